@@ -46,13 +46,13 @@ from lapse.history.policy.policy import Policy
 from lapse.history.records import record
 from lapse.history.retention.listing import PAGE
 from lapse.history.retention.passes import Pass
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import ObjectKey
-from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
+from lapse.objects.holds.cluster import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.objects.tables import NO_OWNERS, ChangeRetention, ObjectRecord, Tables, next_version, place_of
 from lapse.objects.target import ObjectTarget
@@ -263,7 +263,7 @@ def worst(folder: Path, count: int) -> Worst:
 # --- cluster ---------------------------------------------------------------------------------------------------------
 
 
-class _Weighing(Client):
+class _Weighing(KubeClient):
     """A client that counts what it asks for and what it gets."""
 
     calls = 0

@@ -21,7 +21,7 @@ import aiohttp
 from lightkube import AsyncClient, KubeConfig
 from lightkube.generic_resource import create_namespaced_resource
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import Kind, ObjectKey, ObjectMeta, Struct
 from tests.servers import kube_server
@@ -84,7 +84,7 @@ class Ours:
 
     def __init__(self, server: KubeServer) -> None:
         """Connect as the administrator."""
-        self.client = Client(load_config(file=server.kubeconfig, environ={}))
+        self.client = KubeClient(load_config(file=server.kubeconfig, environ={}))
 
     async def get(self, name: str) -> object:
         """See `Contender`."""

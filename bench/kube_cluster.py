@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import load_config
 from tests.servers.lapse_server import clean_environment
@@ -129,7 +129,7 @@ class Cluster:
     """A control plane, as its administrator sees it."""
 
     server: KubeServer
-    client: Client
+    client: KubeClient
     _session: aiohttp.ClientSession | None = field(default=None, repr=False)
 
     @classmethod
@@ -138,7 +138,7 @@ class Cluster:
         for file in _FILES:
             await asyncio.to_thread(server.kubectl, "apply", "-f", str(_DEPLOY / file))
         config = load_config(file=server.kubeconfig, environ={})
-        return cls(server, Client(config, limits=CallLimits(request_seconds=120.0)))
+        return cls(server, KubeClient(config, limits=CallLimits(request_seconds=120.0)))
 
     async def close(self) -> None:
         """End all connections."""

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.kube.resources import ObjectMeta, OwnerReference
-from lapse.requests.api.kinds import ChunkInfo, ChunkSpec, ManifestCheckpointContentChunk
-from lapse.requests.controllers.chunks import PackedChunk, pack, unpack
+from lapse.objects.packing.chunks import ChunkInfo, ChunkSpec, ManifestCheckpointContentChunk, PackedChunk, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,8 @@ programs as well (test runs, wrappers, newer versions of Lapse). Read by `cli`, 
 is given its values.
 
 A file that another user owns or may write is refused. From ``./lapse.toml`` nothing is taken that can lead to a program
-that is run: a folder that somebody else has filled, such as a download, must not decide that by being the working
-directory.
+that is run, or sends anything elsewhere: a folder that somebody else has filled, such as a download, must not decide
+that by being the working directory.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import json
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
-from lapse.core.duration import Duration, DurationError
+from lapse.core.duration import DAY, Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.core.text import masked
 from lapse.files.ownership import distrust
@@ -36,6 +37,7 @@ from lapse.files.ownership import distrust
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from lapse.engine.journal.webhook import Webhook
     from lapse.engine.safety.budget import Budget
     from lapse.requests.api.kinds import KeeperMode
     from lapse.requests.lifecycle.policy import RestoreExecutor, RestoreOwnership, TTLMode
@@ -63,6 +65,8 @@ _NO_SETTINGS: Final = frozenset(
 RUNNING_KEYS: Final = ("kube_config", "state_dir", "database_url", "workspaces_url", "domains")
 """What can lead to programs: a kubeconfig names plugins, and workspaces, wherever they are stored, have commands.
 What a domain of another distribution does with its section, nobody knows."""
+SENDING_KEYS: Final = ("webhooks",)
+"""What is sent elsewhere: what the journal tells of this user's things."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
@@ -107,6 +111,13 @@ def _lifetime(value: object) -> Duration:
     duration = _duration(value)
     if duration.nanoseconds is None or duration.nanoseconds <= 0:
         raise ValueError("expected a duration above zero, such as 24h")
+    return duration
+
+
+def _journal_ttl(value: object) -> Duration:
+    duration = _duration(value)
+    if duration.nanoseconds is not None and duration.nanoseconds < DAY:
+        raise ValueError("expected a duration of at least 1d, such as 400d, or never")
     return duration
 
 
@@ -200,6 +211,26 @@ def _budget(value: object) -> Budget:
     return Budget.parse(value)
 
 
+def _domain_names(value: object) -> tuple[str, ...]:
+    """Read names of domains; all stands for every one."""
+    from lapse.domains import REGISTRY
+    from lapse.engine.safety.freeze import ALL
+
+    names, known = value.replace(",", " ").split() if isinstance(value, str) else value, REGISTRY.freezable()
+    if not isinstance(names, list | tuple) or not all(name in {*known, ALL} for name in names):
+        raise ValueError(f"expected {', '.join(known)} or {ALL}, such as requests,keepers")
+    return known if ALL in names else tuple(dict.fromkeys(names))
+
+
+def _by_plan(value: object) -> tuple[str, ...]:
+    """Read names of domains, and of policies after policy/; all stands for every domain."""
+    names = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("expected names of domains, and policies as policy/NAME")
+    policies = tuple(name for name in names if name.startswith("policy/") and name != "policy/")
+    return (*_domain_names([name for name in names if name not in policies]), *policies)
+
+
 def _history_ttl(value: object) -> Duration:
     from lapse.history.policy.default_policy import HistorySettingError, read_ttl
 
@@ -231,6 +262,21 @@ def _policies(value: object) -> tuple[dict[str, Any], ...]:
     if len(set(names)) < len(names):
         raise ValueError("expected every policy to have a name of its own")
     return tuple(documents)
+
+
+def _webhooks(value: object) -> tuple[Webhook, ...]:
+    if value in ((), [], ""):
+        return ()
+    from lapse.engine.journal.webhook import Webhook, read_webhooks  # uses TLS: only when there is one to check
+
+    expected = "expected a list of webhooks: in the file each is [[webhooks]], else JSON"
+    try:
+        documents = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise ValueError(expected) from None
+    if not isinstance(documents, list | tuple) or not all(isinstance(one, dict | Webhook) for one in documents):
+        raise ValueError(expected)
+    return read_webhooks(documents)
 
 
 def _sections(value: object) -> dict[str, dict[str, Any]]:
@@ -403,11 +449,20 @@ class Settings:
         "FollowObject: snapshots go with their request; FollowObjectWithTTL: keeper_ttl later",
     )
     keeper_ttl: Duration = setting("24h", _lifetime, "How long snapshots outlive their request, such as 24h")
+    trash_ttl: Duration = setting(
+        "7d", _interval, "How long what was ended can be brought back by lapse undo; never keeps nothing"
+    )
     artifact_ttl_max: Duration = setting(
         "30d",
         _interval,
         "The longest artifactTTL that a request may ask for, such as 30d; never allows any, and never itself",
     )
+    extend_max: Duration = setting(
+        "30d",
+        _interval,
+        "How far lapse extend may move a deadline beyond the one that a thing has by its rules; never sets no limit",
+    )
+    plan_ttl: Duration = setting("24h", _lifetime, "How long a plan can be carried out after it was made, such as 24h")
     restore_ownership: RestoreOwnership = setting(
         "user", _restore_ownership, "user: restored data is the user's; keeper: it goes with the keeper"
     )
@@ -422,6 +477,20 @@ class Settings:
         _budget,
         "How much may be ended in any window, such as 10000/1h; past it a domain is frozen until lapse resume;"
         " off sets no limit",
+    )
+    journal_ttl: Duration = setting(
+        "400d", _journal_ttl, "How long rows of the journal stay, such as 400d, at least 1d; never keeps them all"
+    )
+    dry_run_domains: tuple[str, ...] = setting(
+        (),
+        _domain_names,
+        "Domains of which nothing is ended and only the journal tells what would be, such as requests,keepers, or all",
+    )
+    act_by_plan: tuple[str, ...] = setting(
+        (),
+        _by_plan,
+        "What is ended by approved plans only, and never by a loop: domains, and policies as policy/NAME, such as"
+        " requests,policy/nightly-jobs",
     )
     request_deletion_budget: Budget = setting("off", _budget, "The same for requests alone")
     keeper_deletion_budget: Budget = setting("off", _budget, "The same for keepers alone")
@@ -477,6 +546,12 @@ class Settings:
         "off",
         _budget,
         "How many workspaces may go to standby or to the archive in any window, such as 1000/1h; off sets no limit",
+    )
+    webhooks: tuple[Webhook, ...] = setting(
+        (), _webhooks, "Whom to tell of what lapses, as a JSON list; better in the file, a table for each"
+    )
+    expiry_warning: Duration = setting(
+        "1h", _interval, "How long before something lapses webhooks are told that it will, such as 1h; never tells them"
     )
     domains: dict[str, dict[str, Any]] = setting(
         {}, _sections, "Settings of domains of your own, as a JSON object by name; better in the file, a table for each"
@@ -626,6 +701,33 @@ class LoadedSettings:
             yield key, show_value(getattr(self.settings, key)), str(self.origins[key])
 
 
+DECIDING: Final = (
+    *("request_ttl", "request_ttl_mode", "request_deadline", "keeper_mode", "keeper_ttl", "artifact_ttl_max"),
+    *("trash_ttl", "extend_max", "plan_ttl", "dry_run_domains", "act_by_plan", "deletion_budget"),
+    *(f"{name}_deletion_budget" for name in ("request", "keeper", "schedule", "history", "retention", "workspaces")),
+)
+"""What decides about things of a store: a command must not decide by other values than the process that runs there."""
+
+
+def deciding_values(settings: Settings) -> dict[str, str]:
+    """Return what decides, as texts that `with_deciding` reads."""
+    return {key: _as_text(getattr(settings, key)) for key in DECIDING}
+
+
+def with_deciding(loaded: LoadedSettings, values: Mapping[str, str]) -> LoadedSettings:
+    """Return settings with what decides taken from ``values``, as far as they can be read here."""
+    read: dict[str, Any] = {}
+    for key in DECIDING:
+        if key in values:
+            with suppress(ValueError):
+                read[key] = SETTINGS[key].read(values[key])
+    return replace(loaded, settings=replace(loaded.settings, **read))
+
+
+def _as_text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(getattr(value, "value", value))
+
+
 def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str | Path | None = None) -> LoadedSettings:
     """Read file, environment and ``flags``, which are by flat key; None means not given.
 
@@ -687,10 +789,18 @@ def show_value(value: object) -> str:
     if isinstance(value, str) and is_postgres(value):
         return show_url(value)
     if isinstance(value, list | tuple):
-        return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
+        return ", ".join(map(_shown_item, value))
     if isinstance(value, dict):  # sections of domains, whose values may be secrets
         return ", ".join(value)
     return masked(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _shown_item(one: object) -> str:
+    """Print an item of a list; of what has a name, that alone: a URL of a webhook may be a secret."""
+    if isinstance(one, dict):
+        return _policy_name(one)
+    name = getattr(one, "name", None)
+    return name if isinstance(name, str) else str(one)
 
 
 def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: list[str]) -> Settings | None:
@@ -700,7 +810,7 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
         for key, problem in error.problems.items():
             # A duration is told with its error, and of a URL what may be shown; documents are long, and what they say
             # may be nobody's business.
-            is_told = isinstance(problem, DurationError) or key in {"retention_policies", "domains"}
+            is_told = isinstance(problem, DurationError) or key in {"retention_policies", "domains", "webhooks"}
             is_url = key.endswith("_url") and isinstance(values.get(key), str)
             given = "" if is_told or is_url else f" = {show_value(values.get(key))!r}"
             problems.append(f"{origins[key]}: {key}{given}: {problem}")
@@ -755,14 +865,15 @@ def _find_file(config: str | Path | None) -> tuple[Path | None, bool]:
             source = "--config" if config else CONFIG_VARIABLE
             raise SettingsError(listing=f"\n  {source} names {path}, which is not a file")
         return path, True
-    local, own = Path(FILE_NAME), _own_file()
+    local, own = Path(FILE_NAME), own_folder() / FILE_NAME
     if local.is_file():
         return local, False
     return (own if own.is_file() else None), True
 
 
-def _own_file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lapse" / FILE_NAME
+def own_folder() -> Path:
+    """Return where a user keeps what is theirs: the file with settings, and credentials of servers."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lapse"
 
 
 def _read_file(path: Path, problems: list[str], *, is_named: bool) -> Iterator[tuple[str, Any, Origin]]:
@@ -781,9 +892,10 @@ def _read_file(path: Path, problems: list[str], *, is_named: bool) -> Iterator[t
             problems.append(f"{where}: {dotted}: no such key{_closest(key, _in_file)}")
         elif key in seen:
             problems.append(f"{where}: {dotted}: the key {key} is given twice")
-        elif key in RUNNING_KEYS and not is_named:
-            told = f"not taken from the working directory, as it can run programs; name the file with --config {path}"
-            problems.append(f"{where}: {dotted}: {told}, or set the key in {_own_file()}")
+        elif key in (*RUNNING_KEYS, *SENDING_KEYS) and not is_named:
+            danger = "can run programs" if key in RUNNING_KEYS else "sends the journal elsewhere"
+            told = f"not taken from the working directory, as it {danger}; name the file with --config {path}"
+            problems.append(f"{where}: {dotted}: {told}, or set the key in {own_folder() / FILE_NAME}")
         elif key in RUNNING_KEYS and _is_relative(value):
             told = "expected an absolute path: a relative one depends on the working directory"
             problems.append(f"{where}: {dotted}: {told}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.servers.cache import Package, cache_root, cached, fetched
 from tests.servers.errors import FetchError, ServerMissingError
-from tests.servers.kube.build import KUBE, KUBE_CSI, GoBuild, find_go
+from tests.servers.kube.build import KUBE, KUBE_CSI, GoBuild, GoModule, find_go
 from tests.servers.packages import Debian, Environment, Jars, Wheel, ignoring_machine
 from tests.servers.progress import tell_stderr
 
@@ -303,6 +303,40 @@ def find_csi(tell: Tell) -> Program:
     return Offer("kube-csi", lambda: _built_before(KUBE_CSI, _kube_csi), KUBE_CSI, _kube_csi).get(tell)
 
 
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+PROMETHEUS = "3.15.0"
+# Prometheus numbers its releases 3.N and its Go module 0.3NN: the same source.
+PROMTOOL = GoBuild(
+    "promtool",
+    PROMETHEUS,
+    (
+        GoModule(
+            Path(__file__).with_name("promtool"),
+            ("github.com/prometheus/prometheus/cmd/promtool",),
+            (f"-X github.com/prometheus/common/version.Version={PROMETHEUS}",),
+            tags=("remove_all_sd",),  # without the clients of all clouds, which were more than half of the build
+        ),
+    ),
+    size=60_000_000,
+)
+
+
+def _promtool(path: Path, source: str) -> Program | None:
+    version = _says([path, "--version"], r"promtool, version ([\d.]+)")
+    return None if version is None or _number(version) < (3,) else Program("promtool", version, source, path)
+
+
+def _promtool_on_machine() -> Program | None:
+    path = shutil.which("promtool")
+    found = None if path is None else _promtool(Path(path), "this machine")
+    return found or _built_before(PROMTOOL, _promtool_built)
+
+
+def _promtool_built(folder: Path) -> Program:
+    return _must(_promtool(folder / "promtool", PROMTOOL.origin), "promtool", folder)
+
+
 OFFERS = {
     offer.name: offer
     for offer in (
@@ -343,6 +377,7 @@ OFFERS = {
             Debian("chromium", also=("chromium-common", "fontconfig-config", "fonts-dejavu-core"), size=110_000_000),
             _chromium_unpacked,
         ),
+        Offer("promtool", _promtool_on_machine, PROMTOOL, _promtool_built),
         Offer("jupyterlab", lambda: None, Environment("jupyterlab", "4.6.6", 60_000_000), _jupyterlab),
     )
 }

@@ -95,11 +95,15 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples = {"keys_url": "memory://", "keys_sweep_interval": "2s", "http_allowed_hosts": "a.example.org"}
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
+    samples |= {"journal_ttl": "5d", "trash_ttl": "3d", "extend_max": "4d", "plan_ttl": "2h"}
+    samples["act_by_plan"] = "requests"
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper", "artifact_ttl_max": "60d"}
     samples |= {"restore_executor": "external", "schedule_manifests": "admitted"}
     samples |= dict.fromkeys([name for name in SETTINGS if name.endswith("deletion_budget")], "500/1h")
+    samples |= {"dry_run_domains": "requests"}
     samples |= {"history_namespace": "records", "history_ttl": "2000h", "retention_interval": "2h"}
     samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}
+    samples |= {"webhooks": '[{"name": "ops", "url": "https://example.org", "secret_env": "OPS_SECRET"}]'}
     samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
     samples |= {"kube_qps": "50", "kube_burst": "100", "hold_kinds": "v1/ConfigMap", "retention_account": "cleaner"}
@@ -112,13 +116,18 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     }
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
+    samples |= {"expiry_warning": "7m"}
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
     samples |= dict.fromkeys([name for name in SETTINGS if "_max_connections" in name], "77")
     samples |= {"domains": '{"mine": {"folder": "/tmp"}}'}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     lines = f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n"
-    write(lines if name else "[domains.mine]\nfolder = '/tmp'\n", "config/lapse/lapse.toml")
+    whole = {
+        "domains": "[domains.mine]\nfolder = '/tmp'\n",
+        "webhooks": "[[webhooks]]\nname = 'ops'\nurl = 'https://example.org'\nsecret_env = 'OPS_SECRET'\n",
+    }
+    write(whole.get(key, lines), "config/lapse/lapse.toml")
     by_file = load_settings()
     monkeypatch.setenv(f"LAPSE_{key.upper()}", text)
     by_environment = load_settings()
@@ -733,11 +742,44 @@ def test_a_number_without_a_unit_is_no_duration_under_our_own_names(monkeypatch:
         ("retention_policies", "{}"),
         ("retention_policies", "[1]"),
         ("retention_policies", '[{"metadata": {"name": 5}}]'),
+        ("webhooks", "{}"),
+        ("webhooks", "[1]"),
+        ("webhooks", '[{"name": "ops"}]'),
+        ("webhooks", '[{"name": "ops", "url": "http://example.org", "secret_env": "X"}]'),
+        ("expiry_warning", "0s"),
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused_at_the_start(key: str, value: str) -> None:
     with pytest.raises(SettingsError, match=key):
         load_settings({key: value})
+
+
+WEBHOOK = "[[webhooks]]\nname = 'ops'\nurl = 'https://example.org/token-in-path'\nsecret_env = 'OPS_SECRET'\n"
+
+
+def test_a_webhook_is_shown_by_its_name_alone() -> None:
+    write(WEBHOOK, "named.toml")
+    loaded = load_settings(config="named.toml")
+
+    assert ("webhooks", "ops", "named.toml:1") in list(loaded.shown())
+
+
+def test_a_webhook_that_is_wrong_is_told_without_its_url() -> None:
+    write(WEBHOOK + "colour = 'red'\n", "named.toml")
+    with pytest.raises(SettingsError) as raised:
+        load_settings(config="named.toml")
+
+    assert "named.toml:1: webhooks: of ops: Object contains unknown field `colour`" in str(raised.value)
+    assert "token-in-path" not in str(raised.value)
+
+
+def test_the_working_directory_does_not_decide_where_the_journal_is_sent() -> None:
+    write(WEBHOOK)
+    (problem,) = problems()
+
+    assert problem.startswith(
+        "lapse.toml:1: webhooks: not taken from the working directory, as it sends the journal elsewhere"
+    )
 
 
 def test_variables_that_programs_of_workspaces_get_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:

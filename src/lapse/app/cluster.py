@@ -42,10 +42,14 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.blast_radius import PolicyGuard
     from lapse.engine.safety.clock_guard import ClockGuard
     from lapse.engine.safety.freeze import Notes
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.auth.access import Right
+    from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import Reader
     from lapse.settings import Settings
@@ -95,23 +99,22 @@ class LeaseNamespaceError(LapseError):
     """The Lease has no namespace; run kubectl create namespace {namespace}, or set lease_namespace to another."""
 
 
-def open_client(settings: Settings, *, clock: Clock, user: str | None = None) -> Client:
+def open_client(settings: Settings, *, clock: Clock, user: str | None = None) -> KubeClient:
     """Return a client of the cluster that the settings name; nothing is asked yet.
 
     With ``user`` it acts as that user, with the rights of that user alone.
     """
-    for module in ("aiohappyeyeballs", "yaml"):
-        try:
-            import_module(module)
-        except ModuleNotFoundError:
-            raise ExtraMissingError(module=module) from None
-    from lapse.kube.api.client import Client
+    try:
+        import_module("yaml")
+    except ModuleNotFoundError:
+        raise ExtraMissingError(module="yaml") from None
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.api.transport import CallLimits
 
     limits = CallLimits(per_second=settings.kube_qps or None, burst=settings.kube_burst or None)
     file = Path(settings.kube_config).expanduser() if settings.kube_config else None
     config = load_config(file=file, context=settings.kube_context or None, environ=os.environ)
-    return Client(config if user is None else acting_as(config, user), clock=clock, limits=limits)
+    return KubeClient(config if user is None else acting_as(config, user), clock=clock, limits=limits)
 
 
 def gate_key(settings: Settings) -> ObjectKey:
@@ -119,7 +122,29 @@ def gate_key(settings: Settings) -> ObjectKey:
     return ObjectKey(settings.lease_namespace, GATE)
 
 
-def guard_on(client: Client, notes: Notes, *, clock: BelievedClock) -> ClockGuard:
+def policy_guard_on(
+    kept: ConfigMapGateStore, settings: Settings, *, journal: Journal, clock: Clock, metrics: Metrics, actor: str
+) -> PolicyGuard:
+    """Return what stops policies of a cluster that are new or changed; what is known of them is beside the freezes."""
+    from lapse.app.process import dry_seconds
+    from lapse.domains import REGISTRY
+    from lapse.engine.safety.blast_radius import PolicyGuard
+    from lapse.objects.config_map_gate import RUN
+
+    return PolicyGuard(
+        lambda _domain: kept,
+        journal=journal,
+        clock=clock,
+        metrics=metrics,
+        actor=actor,
+        domains=REGISTRY.freezable(cluster=True),
+        interval_seconds=dry_seconds(settings),
+        dry=settings.dry_run_domains,
+        run=RUN,
+    )
+
+
+def guard_on(client: KubeClient, notes: Notes, *, clock: BelievedClock) -> ClockGuard:
     """Return the clock guard of a process that ends things on a cluster: its API server knows the time as well."""
     from lapse.app.record import kernel_of
     from lapse.engine.safety.clock_guard import ClockGuard
@@ -129,7 +154,7 @@ def guard_on(client: Client, notes: Notes, *, clock: BelievedClock) -> ClockGuar
 
 
 @contextmanager
-def in_plain_words(client: Client, *, rights: str) -> Iterator[None]:
+def in_plain_words(client: KubeClient, *, rights: str) -> Iterator[None]:
     """Say of what goes wrong which cluster it was, and who named it; ``rights`` are those that the work needs."""
     origin, place = client.config.origin, _place(client)
     try:
@@ -176,7 +201,7 @@ async def look_over(
         await _make_lease(store, lease)
 
 
-async def look_over_for_webhook(client: Client) -> None:
+async def look_over_for_webhook(client: KubeClient) -> None:
     """Raise a `LapseError` with one clear line unless the cluster can be asked who may read what."""
     with in_plain_words(client, rights="of the role in deploy/components/webhook"):
         await _look_at_rights(client, REVIEWING)
@@ -186,14 +211,14 @@ def _problem(error: LapseError) -> str:
     return str(error.details.get("problem", error)).rstrip(".")
 
 
-def _place(client: Client) -> str:
+def _place(client: KubeClient) -> str:
     return client.config.cluster.place
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-async def _look_at_definitions(client: Client, also: Iterable[Kind[Any]]) -> None:
+async def _look_at_definitions(client: KubeClient, also: Iterable[Kind[Any]]) -> None:
     missing = await _unknown(client, (*REQUEST_KINDS, *HISTORY_KINDS))
     for kind in missing:
         if versions := await _versions(client, kind.group):
@@ -207,7 +232,7 @@ async def _look_at_definitions(client: Client, also: Iterable[Kind[Any]]) -> Non
         raise SnapshotsMissingError(place=_place(client), kinds=_names(missing))
 
 
-async def _unknown(client: Client, kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
+async def _unknown(client: KubeClient, kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
     from lapse.kube.api.discovery import Discovery
 
     discovery, missing = Discovery(client), []
@@ -219,7 +244,7 @@ async def _unknown(client: Client, kinds: Iterable[Kind[Any]]) -> list[Kind[Any]
     return missing
 
 
-async def _versions(client: Client, group: str) -> list[str]:
+async def _versions(client: KubeClient, group: str) -> list[str]:
     try:
         found = await client.fetch(f"/apis/{group}", dict[str, Any])
     except (NotFoundError, UnknownKindError):
@@ -234,7 +259,7 @@ def _names(kinds: Iterable[Kind[Any]]) -> str:
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-async def _look_at_rights(client: Client, rights: Iterable[Right]) -> None:
+async def _look_at_rights(client: KubeClient, rights: Iterable[Right]) -> None:
     wanted, turn = list(rights), asyncio.Semaphore(_AT_ONCE)
 
     async def ask(right: Right) -> bool:
@@ -249,7 +274,7 @@ async def _look_at_rights(client: Client, rights: Iterable[Right]) -> None:
         raise RightsMissingError(origin=client.config.origin, rights=named, place=_place(client))
 
 
-async def _is_allowed(client: Client, right: Right) -> bool:
+async def _is_allowed(client: KubeClient, right: Right) -> bool:
     about = {"verb": right.verb, "group": right.group, "resource": right.resource}
     about |= {"subresource": right.subresource, "namespace": right.namespace or ""}
     body = {"metadata": {}, "spec": {"resourceAttributes": about}}

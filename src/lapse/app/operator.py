@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import GuardedGate
+    from lapse.engine.safety.gate import Gate
     from lapse.history.service import Retention
     from lapse.kube.events.recorder import EventRecorder
     from lapse.kube.resources import Kind, ObjectKey
@@ -51,7 +52,7 @@ class _Shared(TypedDict):
     """What all domains are built with."""
 
     journal: Journal
-    gate: GuardedGate
+    gate: Gate
     clock: Clock
     metrics: Metrics
 
@@ -80,9 +81,11 @@ class _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.cluster import hold_kinds, in_plain_words, look_over, open_client
+        from lapse.app.webhooks import refuse_webhooks
         from lapse.core.clock import SystemClock
         from lapse.domains import object_kinds
         from lapse.engine.journal.log import LogJournal
+        from lapse.engine.plans.approvals import loop_gate
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
         from lapse.kube.controller.lease import LEASE
@@ -91,7 +94,8 @@ class _Process:
         from lapse.web.server.listener import Endpoint
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        clock, kinds = believed_clock(settings, machine), object_kinds()
+        refuse_webhooks(settings)
+        clock, kinds = believed_clock(settings, machine, metrics), object_kinds()
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         store = KubernetesStore(open_client(settings, clock=machine), kinds=[*kinds, LEASE])
@@ -103,7 +107,8 @@ class _Process:
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
-        shared: _Shared = {"journal": journal, "gate": gate, "clock": clock, "metrics": metrics}
+        in_loops = loop_gate(gate, settings.act_by_plan)
+        shared: _Shared = {"journal": journal, "gate": in_loops, "clock": clock, "metrics": metrics}
         requests = _requests(store, settings, shared, recorder=recorder, holding=holding)
         selected = KubernetesStore(open_client(settings, clock=machine, user=_policies_user(settings)), kinds=kinds)
         stack.push_async_callback(selected.close)
@@ -114,6 +119,7 @@ class _Process:
             holds=_holds_for_policies(requests.holds, selected),
             left_alone=[settings.lease_namespace],
             selected=selected,
+            trash=requests.trash,
             **shared,
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
@@ -174,7 +180,7 @@ def _policies_user(settings: Settings) -> str:
 
 def _holds_for_policies(holds: HoldLookup, selected: KubernetesStore) -> HoldLookup:
     """Return what finds holds over what policies select: owners may be of kinds that only policies may read."""
-    from lapse.objects.cluster_holds import ClusterHolds
+    from lapse.objects.holds.cluster import ClusterHolds
 
     return holds.reading_also(selected) if isinstance(holds, ClusterHolds) else holds
 
@@ -211,7 +217,7 @@ async def _gate(
     store: KubernetesStore, settings: Settings, journal: Journal, *, clock: BelievedClock, metrics: Metrics
 ) -> GuardedGate:
     """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
-    from lapse.app.cluster import gate_key, guard_on
+    from lapse.app.cluster import gate_key, guard_on, policy_guard_on
     from lapse.app.domains import ACTOR
     from lapse.domains import REGISTRY
     from lapse.engine.safety.clock_guard import GuardedGate
@@ -233,7 +239,8 @@ async def _gate(
     guard = guard_on(store.client, kept, clock=clock)
     # Before the controllers date anything; what is believed is written later, by the replica that leads.
     await guard.prepare()
-    return GuardedGate(gate, guard)
+    policies = policy_guard_on(kept, settings, journal=journal, clock=clock, metrics=metrics, actor=ACTOR)
+    return GuardedGate(gate, guard, policies)
 
 
 def _requests(
@@ -261,6 +268,7 @@ def _requests(
         reports=EventReports(store.client),
         restore_executor=settings.restore_executor,
         hold_kinds=holding,
+        trash_ttl=settings.trash_ttl,
         scheduled_manifests=settings.schedule_manifests == "admitted",
     )
 
@@ -269,7 +277,7 @@ def _loops(requests: Requests, records: Retention, gate: GuardedGate) -> list[Lo
     from lapse.engine.safety.clock_guard import ClockLoop
     from lapse.requests.expiry import DOMAIN
 
-    return [*requests.loops, *records.loops, ClockLoop(gate, domain=DOMAIN)]
+    return [*requests.loops, requests.upkeep, *records.loops, ClockLoop(gate, domain=DOMAIN)]
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:

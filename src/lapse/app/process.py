@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from lapse.core.believed_clock import DRY_SECONDS
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Budgets
-    from lapse.engine.safety.clock_guard import GuardedGate
-    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.gate import Gate
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
     from lapse.kube.resources import Json
     from lapse.objects.port import HoldLookup, ObjectStore, Reader
+    from lapse.objects.trash.moves import ObjectTrash
     from lapse.requests.lifecycle.policy import RequestPolicy
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint, Listener
@@ -119,12 +120,19 @@ async def _run(loaded: LoadedSettings, start: Callable[[LoadedSettings, AsyncExi
         await process.run()
 
 
-def believed_clock(settings: Settings, machine: Clock) -> BelievedClock:
+def believed_clock(settings: Settings, machine: Clock, metrics: Metrics) -> BelievedClock:
     """Return what domains decide by; where a time that nobody knows has passed, all is dry for one interval."""
-    from lapse.core.believed_clock import DRY_SECONDS, BelievedClock
+    from lapse.core.believed_clock import BelievedClock
 
+    clock = BelievedClock(machine, dry_seconds=dry_seconds(settings))
+    metrics.watch_clock(clock.in_doubt)
+    return clock
+
+
+def dry_seconds(settings: Settings) -> float:
+    """Return for how long policies are dry that are new on a store: the interval of passes, an hour where none is."""
     interval = settings.retention_interval
-    return BelievedClock(machine, dry_seconds=DRY_SECONDS if interval.is_never else interval.seconds)
+    return DRY_SECONDS if interval.is_never else interval.seconds
 
 
 def request_policy(settings: Settings) -> RequestPolicy:
@@ -162,18 +170,15 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     journal: Journal,
     metrics: Metrics,
     holds: HoldLookup,
-    gate: GuardedGate,
+    gate: Gate,
     clock: Clock,
     left_alone: Collection[str] = (),
     direct: Reader | None = None,
     selected: ObjectStore | None = None,
+    trash: ObjectTrash | None = None,
     actor: str = "lapse",
-    notes: Notes | None = None,
 ) -> Retention:
-    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own.
-
-    ``notes`` are those about the objects of ``store``, unless they are where the freezes are.
-    """
+    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
     from lapse.history.retention.listing import LEFT_ALONE
     from lapse.history.service import Retention
 
@@ -189,9 +194,9 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         gate=gate,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
-        notes=gate.notes if notes is None else notes,
         direct=direct,
         selected=selected,
+        trash=trash,
         actor=actor,
     )
 

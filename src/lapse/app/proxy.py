@@ -45,11 +45,11 @@ class _Process:
     async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.app.record import open_workspace_store
+        from lapse.app import record as records
         from lapse.app.workspaces import WorkspaceParts, demand_shared_tickets, proxy_endpoint
         from lapse.core.clock import SystemClock
         from lapse.engine.running.coordinator import Coordinator
-        from lapse.engine.running.logins import LoginFailures
+        from lapse.engine.running.logins import LoginAudit, LoginFailures
         from lapse.engine.running.metrics import Metrics
         from lapse.keys.aio import open_keys_async
         from lapse.web.auth.state import StateDatabase
@@ -60,24 +60,33 @@ class _Process:
         if not settings.activity_url:
             raise ActivityNotSharedError
         demand_shared_tickets(settings, "Name a store that both can reach")
-        metrics.expect_domain(DOMAIN, reasons=())
+        metrics.expect_errors(DOMAIN)
         endpoint = proxy_endpoint(settings, stack)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         state = stack.enter_context(StateDatabase(settings.state_dir))
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, sweep=False))
         machine = SystemClock()
+        clock = believed_clock(settings, machine, metrics)
+        objects = records.open_store(settings.state_dir, clock=clock)
+        stack.push_async_callback(objects.close)
+        server = await records.open_server(settings, stack)
+        record = await records.open_shared_record(settings, objects, server)
+        failures = LoginFailures(machine, metrics)
+        audit = LoginAudit(failures, record.journal, domain=DOMAIN)
+        stack.push_async_callback(audit.close)
         parts = await WorkspaceParts.open(
             settings,
             stack,
             endpoint=endpoint,
-            store=await open_workspace_store(settings),
+            store=await records.open_workspace_store(settings, server),
             keys=keys,
             state=state,
-            clock=believed_clock(settings, machine),
-            failures=LoginFailures(machine, metrics),
+            clock=clock,
+            failures=failures,
+            metrics=metrics,
         )
-        coordinator = Coordinator(clock=parts.clock, metrics=metrics, loops=parts.loops)
+        coordinator = Coordinator(clock=parts.clock, metrics=metrics, loops=[*parts.loops, audit])
         return cls(settings, metrics, parts, probes, coordinator)
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ What an earlier version has left in ``workspaces.db`` is moved into the folder's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -24,37 +24,43 @@ from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.db.sqlite.database import Database
 from lapse.domains import REGISTRY, object_kinds
+from lapse.engine.journal.retention import JournalRetention
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.database_lease import SQLiteLease
 from lapse.engine.running.election import LeaseElection
+from lapse.engine.safety.blast_radius import PolicyApprovals, PolicyGuard
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
 from lapse.engine.safety.counted import is_copy, move_record, rename_record
 from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, FreezeReason, freeze_row
 from lapse.engine.safety.gate import TRUST_SECONDS, SafetyGate
 from lapse.engine.safety.sqlite import TRUST_SECONDS as FOLDER_TRUST_SECONDS
-from lapse.engine.safety.sqlite import SQLiteGateStore, note_in
+from lapse.engine.safety.sqlite import SQLiteGateStore, SQLiteHolds, note_in
 from lapse.objects.embedded import open_embedded
-from lapse.settings import show_value
+from lapse.settings import deciding_values, show_value, with_deciding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from lapse.core.clock import Clock, UnixNs
     from lapse.db.postgres.pool import Postgres
-    from lapse.engine.journal.port import Journal
+    from lapse.engine.journal.port import DatabaseJournal
     from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import Source
     from lapse.engine.safety.counted import CountedGateStore
+    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.holds import HoldStore
     from lapse.objects.embedded import EmbeddedStore
-    from lapse.settings import Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.workspaces.store.port import WorkspaceStore
 
 FILE_NAME: Final = "objects.db"
 _JOINED: Final = "joined"
+_DECIDING: Final = "settings"
+"""The note of a state folder with what decides in it."""
 """The note of a state folder with the database that has its record."""
 _NO_BUDGETS: Final = Budgets()
 _log = get_logger("lapse.app.record")
@@ -70,6 +76,18 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     if isinstance(clock, BelievedClock):
         clock.recall(read_mark(note_in(store.database, CLOCK)), is_fresh_within=REFRESH_SECONDS)
     return store
+
+
+async def note_deciding(store: EmbeddedStore, settings: Settings) -> None:
+    """Note what decides in a state folder: commands beside the process decide by that, not by their settings."""
+    values = msgspec.json.encode(deciding_values(settings)).decode()
+    await ProcessRecord.in_folder(store).safety.write_note(_DECIDING, values)
+
+
+def decided_in(store: EmbeddedStore, loaded: LoadedSettings) -> LoadedSettings:
+    """Return settings as they decide in a state folder: as of the process that ran there last."""
+    text = note_in(store.database, _DECIDING)
+    return with_deciding(loaded, msgspec.json.decode(text, type=dict[str, str])) if text else loaded
 
 
 class RecordError(LapseError):
@@ -104,9 +122,11 @@ class JoinedDatabase(msgspec.Struct, frozen=True):
 class ProcessRecord:
     """See the module."""
 
-    journal: Journal
+    journal: DatabaseJournal[Any]
     safety: CountedGateStore
     """Freezes, what was spent, and notes."""
+    holds: HoldStore
+    """Holds and extensions on things of domains that have no place for them."""
     server: Postgres | None = None
     """The database; None where the state folder has the record."""
 
@@ -114,17 +134,19 @@ class ProcessRecord:
     def in_folder(cls, store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS) -> Self:
         """Return what a state folder has of a record, wherever its record is."""
         journal = SQLiteJournal(store.database)
-        return cls(journal, SQLiteGateStore(journal, budgets=budgets, domains=REGISTRY.freezable()))
+        safety = SQLiteGateStore(journal, budgets=budgets, domains=REGISTRY.freezable())
+        return cls(journal, safety, SQLiteHolds(store.database))
 
     @classmethod
     def on_server(cls, database: Postgres, *, folder: str = "", budgets: Budgets = _NO_BUDGETS) -> Self:
         """Return the record in an open database, of a state folder by its name, or of what is in the database alone."""
         from lapse.engine.journal.postgres import PostgresJournal
-        from lapse.engine.safety.postgres import PostgresGateStore
+        from lapse.engine.safety.postgres import PostgresGateStore, PostgresHolds
 
         shared = [one.name for one in REGISTRY.built_in if one.is_in_database]
         journal = PostgresJournal(database, store=folder, shared=shared)
-        return cls(journal, PostgresGateStore(journal, budgets=budgets, domains=REGISTRY.freezable()), database)
+        safety = PostgresGateStore(journal, budgets=budgets, domains=REGISTRY.freezable())
+        return cls(journal, safety, PostgresHolds(journal), database)
 
     @classmethod
     async def open(
@@ -154,12 +176,13 @@ class ProcessRecord:
             await here.safety.write_note(_JOINED, msgspec.json.encode(JoinedDatabase(name, place)).decode())
             if await is_copy(store.database, there.safety):
                 there = cls.on_server(server, folder=await store.database.write(rename_record), budgets=budgets)
-            await _move(store, there)
+            await _move(store, there, webhooks=[one.name for one in settings.webhooks])
         return there
 
     async def has_rows(self) -> bool:
-        """Whether anything was ever written here."""
-        return bool(await self.journal.entries(limit=1) or (await self.safety.load(0)).frozen)
+        """Whether anything was ever written here, or is held by what stands here."""
+        is_held = isinstance(self.holds, SQLiteHolds) and not self.holds.is_empty()
+        return bool(is_held or await self.journal.entries(limit=1) or (await self.safety.load(0)).frozen)
 
     async def guard(self, clock: BelievedClock, *, sources: Sequence[Source] = ()) -> ClockGuard:
         """Return the clock guard of a process; the server knows the time as well, and ``sources`` do.
@@ -172,7 +195,58 @@ class ProcessRecord:
             await guard.prepare()
         return guard
 
-    def gate(self, guard: ClockGuard, *, metrics: Metrics, domains: Iterable[str] | None = None) -> GuardedGate:
+    def retention(self, settings: Settings, guard: ClockGuard, *, domain: str) -> JournalRetention:
+        """Return what removes old rows of the journal, where this process leads; its failures are of ``domain``."""
+        return JournalRetention(
+            self.journal,
+            ttl=settings.journal_ttl,
+            counted_ns=self.safety.budgets.longest_ns,
+            clock=guard.clock,
+            doubt=guard.doubt,
+            domain=domain,
+        )
+
+    def policy_guard(
+        self, settings: Settings, store: EmbeddedStore, *, clock: Clock, metrics: Metrics, actor: str = ACTOR
+    ) -> PolicyGuard:
+        """Return what stops policies that are new or changed; what is known of them is where their things are."""
+        from lapse.app.process import dry_seconds
+
+        return PolicyGuard(
+            self._notes_of(store),
+            journal=self.journal,
+            clock=clock,
+            metrics=metrics,
+            actor=actor,
+            domains=REGISTRY.freezable(),
+            interval_seconds=dry_seconds(settings),
+            dry=settings.dry_run_domains,
+        )
+
+    def approvals(self, store: EmbeddedStore, *, clock: Clock) -> PolicyApprovals:
+        """Return the policies of the folder, and of the database, that wait for a person."""
+        notes_of = self._notes_of(store)
+        stores = {id(notes): notes for notes in map(notes_of, REGISTRY.freezable())}
+        return PolicyApprovals(stores.values(), journal=self.journal, clock=clock)
+
+    def _notes_of(self, store: EmbeddedStore) -> Callable[[str], Notes]:
+        """Return what finds the notes about a domain: in the database, if its things are there, or in the folder."""
+        folder: Notes = ProcessRecord.in_folder(store).safety
+        if self.server is None:
+            return lambda _domain: folder
+        from lapse.engine.safety.postgres import PostgresNotes
+
+        shared, there = {one.name for one in REGISTRY.built_in if one.is_in_database}, PostgresNotes(self.server)
+        return lambda domain: there if domain in shared else folder
+
+    def gate(
+        self,
+        guard: ClockGuard,
+        *,
+        metrics: Metrics,
+        domains: Iterable[str] | None = None,
+        policies: PolicyGuard | None = None,
+    ) -> GuardedGate:
         """Return the gate of a process that ends things of ``domains``; None: of all that can be frozen."""
         gate = SafetyGate(
             self.safety,
@@ -183,7 +257,7 @@ class ProcessRecord:
             actor=ACTOR,
             trust_seconds=FOLDER_TRUST_SECONDS if self.server is None else TRUST_SECONDS,
         )
-        return GuardedGate(gate, guard)
+        return GuardedGate(gate, guard, policies)
 
 
 def kernel_of(clock: BelievedClock) -> list[Source]:
@@ -318,9 +392,12 @@ def _joined(store: EmbeddedStore) -> JoinedDatabase | None:
     return msgspec.json.decode(text, type=JoinedDatabase) if text else None
 
 
-async def _move(store: EmbeddedStore, record: ProcessRecord) -> None:
+async def _move(store: EmbeddedStore, record: ProcessRecord, *, webhooks: Iterable[str]) -> None:
     """Move the record of a state folder to the server; what is noted about its objects stays with them."""
-    moved = await move_record(store.database, record.safety, notes=[CLOCK])
+    from lapse.engine.journal.outbox import note_of
+
+    await SQLiteHolds(store.database).move(record.holds)  # first: nothing is ended before
+    moved = await move_record(store.database, record.safety, notes=[CLOCK, *map(note_of, webhooks)])
     if moved:
         _log.info("record_moved", rows=moved, reason="database_url is set, and the state folder had a record")
 

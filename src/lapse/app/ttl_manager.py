@@ -56,19 +56,24 @@ class _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app import record as records
+        from lapse.app.webhooks import Webhooks, check_webhooks
         from lapse.core.clock import SystemClock
+        from lapse.engine.plans.approvals import loop_gate
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
         from lapse.engine.safety.gate import GateLoop
         from lapse.web.server.listener import Endpoint
+        from lapse.workspaces.counts import count_loop
         from lapse.workspaces.model import DOMAIN
         from lapse.workspaces.opening import open_activity
         from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        clock = believed_clock(settings, machine)
+        clock = believed_clock(settings, machine, metrics)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
+        check_webhooks(settings)
+        webhooks = Webhooks(settings, stack, machine=machine, clock=clock, metrics=metrics)
         state = records.open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(state.close)
         server = await records.open_server(settings, stack, upgrades=True)
@@ -77,8 +82,13 @@ class _Process:
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
-        gate = record.gate(await record.guard(clock), metrics=metrics, domains=[DOMAIN])
-        sweeps = ttl_sweeps(store, activity, record.journal, clock=clock, metrics=metrics, gate=gate, dry_run=dry_run)
+        guard = await record.guard(clock)
+        policies = record.policy_guard(settings, state, clock=clock, metrics=metrics)
+        gate = record.gate(guard, metrics=metrics, domains=[DOMAIN], policies=policies)
+        in_loops = loop_gate(gate, settings.act_by_plan)
+        sweeps = ttl_sweeps(
+            store, activity, record.journal, clock=clock, metrics=metrics, gate=in_loops, dry_run=dry_run
+        )
         election = await records.workspace_election(settings, store, machine, stack)
         coordinator = Coordinator(
             clock=clock,
@@ -86,6 +96,9 @@ class _Process:
             loops=[
                 ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds),
                 GateLoop(gate, domain=DOMAIN),
+                record.retention(settings, guard, domain=DOMAIN),
+                count_loop(store, metrics),
+                *await webhooks.of_database(record),
             ],
             leadership=election or records.folder_election(state, machine),
         )

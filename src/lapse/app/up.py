@@ -13,7 +13,7 @@ import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from lapse.app.process import (
     NotSyncedError,
@@ -24,6 +24,7 @@ from lapse.app.process import (
     retention,
     stay,
 )
+from lapse.app.webhooks import Webhooks, check_webhooks
 from lapse.app.workspaces import node_of, prepare_folder, user_name
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
@@ -31,25 +32,31 @@ from lapse.workspaces.model import Ms, NewWorkspace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
 
+    from lapse.app.domains import OwnDomain
     from lapse.app.record import ProcessRecord
     from lapse.app.workspaces import WorkspaceParts
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
+    from lapse.engine.domain import ManagedDomain
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Coordinator, ElectedWork, Loop, Service
     from lapse.engine.running.election import Leadership
-    from lapse.engine.running.logins import LoginFailures
+    from lapse.engine.running.logins import LoginAudit, LoginFailures
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import GuardedGate
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
+    from lapse.engine.safety.gate import Gate
+    from lapse.engine.safety.holds import HoldStore
+    from lapse.engine.trash import Trash
+    from lapse.engine.verbs.place import Place, ProcessFacts
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
-    from lapse.keys.sweeper import CleanupLoop
+    from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.local.executor import LocalRequests
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.sessions import BrowserSessions
@@ -104,12 +111,20 @@ def free_port(wanted: int) -> int:
         return found
 
 
+class _Trashing(TypedDict):
+    """What the trash of any domain is opened with."""
+
+    journal: Journal
+    clock: Clock
+    metrics: Metrics
+
+
 class _Shared(TypedDict):
     """What all domains are built with."""
 
     journal: Journal
-    gate: GuardedGate
-    clock: Clock
+    gate: Gate
+    clock: BelievedClock
     metrics: Metrics
 
 
@@ -172,52 +187,52 @@ class _Access:
         owner_id, _ = owner_of(settings.state_dir, state, tokens)
         return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
 
+    async def audited(self, journal: Journal, settings: Settings, stack: AsyncExitStack) -> LoginAudit:
+        """Let the journal know of the tokens that there are, and return what tells it of those that are refused."""
+        from lapse.app.domains import ACTOR
+        from lapse.engine.running.logins import LoginAudit
+        from lapse.requests.expiry import DOMAIN as REQUESTS
+        from lapse.web.auth.audit import tell_tokens
 
-@dataclass(frozen=True)
-class _Process:
-    """Everything that is open, and what is built from it."""
+        oldest = self.sessions.clock.wall_ns() - (settings.journal_ttl.nanoseconds or self.sessions.clock.wall_ns())
+        await tell_tokens(self.sessions.tokens, journal, since_ns=oldest, actor=ACTOR)
+        audit = LoginAudit(self.failures, journal, domain=REQUESTS)
+        stack.push_async_callback(audit.close)
+        return audit
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stores:
+    """Everything that is open: endpoints, stores, and the record with what stops a process."""
 
     settings: Settings
     machine: Clock
     """The machine's own clock: keys are shared with other processes, which have no other."""
     clock: BelievedClock
     """What domains decide by."""
-    record: ProcessRecord
     metrics: Metrics
+    endpoints: _Endpoints
     access: _Access
     keys: AsyncKeys
-    requests: LocalRequests
-    retention: Retention
+    objects: EmbeddedStore
+    server: Postgres | None
+    record: ProcessRecord
+    guard: ClockGuard
+    gate: GuardedGate
     workspaces: WorkspaceParts | None
     """None where they are not served."""
-    example: bool
-    """Whether there is a workspace to try."""
-    tell: Callable[..., None]
-    endpoints: _Endpoints
-    coordinator: Coordinator
 
     @classmethod
-    async def open(
-        cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool, tell: Callable[..., None]
-    ) -> _Process:
+    async def open(cls, settings: Settings, stack: AsyncExitStack) -> _Stores:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app import record as records
-        from lapse.app.domains import own_domains
         from lapse.core.clock import SystemClock
-        from lapse.engine.running.coordinator import ElectedWork
         from lapse.engine.running.metrics import Metrics
-        from lapse.engine.safety.gate import GateLoop
-        from lapse.engine.safety.sqlite import SQLiteHolds
         from lapse.keys.aio import open_keys_async
-        from lapse.keys.registration import KEYS
-        from lapse.requests.expiry import DOMAIN as REQUESTS
-        from lapse.requests.local.executor import LocalRequests
 
-        settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        clock = believed_clock(settings, machine)
-        KEYS.expect_series(metrics)
-        others = own_domains(settings, clock)
+        machine, metrics = SystemClock(), Metrics(__version__)
+        clock = believed_clock(settings, machine, metrics)
         endpoints = _Endpoints.open(settings, stack)
         access = _Access.open(settings, stack, endpoints=endpoints, clock=machine, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
@@ -226,25 +241,151 @@ class _Process:
         server = await records.open_server(settings, stack, upgrades=True)
         prepare_folder(settings)  # before the record is moved: what cannot start should change nothing
         record = await records.ProcessRecord.open(settings, store, server, joins=True)
-        gate = record.gate(await record.guard(clock), metrics=metrics)
-        workspaces = await _open_workspaces(
-            settings, stack, server=server, endpoints=endpoints, keys=keys, access=access, clock=clock, metrics=metrics
+        await records.note_deciding(store, settings)
+        guard = await record.guard(clock)
+        policies = record.policy_guard(settings, store, clock=clock, metrics=metrics)
+        return cls(
+            settings=settings,
+            machine=machine,
+            clock=clock,
+            metrics=metrics,
+            endpoints=endpoints,
+            access=access,
+            keys=keys,
+            objects=store,
+            server=server,
+            record=record,
+            guard=guard,
+            gate=record.gate(guard, metrics=metrics, policies=policies),
+            workspaces=await _open_workspaces(
+                settings,
+                stack,
+                server=server,
+                endpoints=endpoints,
+                keys=keys,
+                access=access,
+                clock=clock,
+                metrics=metrics,
+            ),
         )
-        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
-        shared: _Shared = {"journal": record.journal, "gate": gate, "clock": clock, "metrics": metrics}
-        requests = LocalRequests.build(store, settings.state_dir / "local", policy=request_policy(settings), **shared)
-        # What is noted about policies is about the objects of this folder, wherever the record is.
-        notes = records.ProcessRecord.in_folder(store).safety
-        history = retention(loaded, store, documents=settings.retention_policies, holds=store, notes=notes, **shared)
-        loops: list[Loop] = [*_loops(loaded, keys, metrics, clock), *requests.requests.loops, *history.loops]
-        loops += [one.loop(holds=SQLiteHolds(store.database), **shared) for one in others if one.section.enabled]
-        services = [*requests.leader_services, *history.leader_services]
-        folder = ElectedWork(records.folder_election(store, machine), loops, services)
-        recorded: list[Loop] = [GateLoop(gate, domain=REQUESTS), *_workspace_loops(workspaces, shared)]
+
+    @property
+    def shared(self) -> _Shared:
+        """What all domains are built with: loops end nothing that is ended by plans only."""
+        from lapse.engine.plans.approvals import loop_gate
+
+        gate = loop_gate(self.gate, self.settings.act_by_plan)
+        return {"journal": self.record.journal, "gate": gate, "clock": self.clock, "metrics": self.metrics}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Domains:
+    """The domains of the process, built and not running yet."""
+
+    requests: LocalRequests
+    history: Retention
+    others: Sequence[OwnDomain]
+
+    @classmethod
+    def build(cls, loaded: LoadedSettings, stores: _Stores) -> _Domains:
+        """Build them on open stores. Raises `DomainSettingsError` and `BrokenDomainError`."""
+        from lapse.app.domains import own_domains
+        from lapse.keys.registration import KEYS
+        from lapse.requests.local.executor import LocalRequests
+
+        settings, store, shared = loaded.settings, stores.objects, stores.shared
+        KEYS.expect_series(stores.metrics)
+        requests = LocalRequests.build(
+            store,
+            settings.state_dir / "local",
+            policy=request_policy(settings),
+            trash_ttl=settings.trash_ttl,
+            **shared,
+        )
+        documents, trash = settings.retention_policies, requests.requests.trash
+        history = retention(loaded, store, documents=documents, holds=store, trash=trash, **shared)
+        return cls(requests=requests, history=history, others=own_domains(settings, stores.clock))
+
+    def elected(self, loaded: LoadedSettings, stores: _Stores) -> ElectedWork:
+        """Return what only one process does on the state folder."""
+        from lapse.app.record import folder_election
+        from lapse.engine.running.coordinator import ElectedWork
+
+        requests, shared = self.requests.requests, stores.shared
+        loops: list[Loop] = [*_key_loops(loaded, stores.keys, stores.metrics, stores.clock), *requests.loops]
+        loops += [requests.upkeep, *self.history.loops]
+        loops += [one.loop(holds=stores.record.holds, **shared) for one in self.others if one.section.enabled]
+        services = [*self.requests.leader_services, *self.history.leader_services]
+        return ElectedWork(folder_election(stores.objects, stores.machine), loops, services)
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The process: its stores, its domains, and what runs them."""
+
+    stores: _Stores
+    domains: _Domains
+    place: Place
+    """What the verbs of people work on."""
+    facts: Callable[[], ProcessFacts]
+    """What it tells of itself."""
+    example: bool
+    """Whether there is a workspace to try."""
+    tell: Callable[..., None]
+    coordinator: Coordinator
+
+    @classmethod
+    async def open(
+        cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool, tell: Callable[..., None]
+    ) -> _Process:
+        """Open it all; ``stack`` closes it, last opened first."""
+        from lapse.app.record import workspace_election
+        from lapse.app.service import process_facts
+        from lapse.engine.safety.gate import GateLoop
+        from lapse.requests.expiry import DOMAIN as REQUESTS
+
+        check_webhooks(loaded.settings)  # first: what cannot start should change nothing
+        stores = await _Stores.open(loaded.settings, stack)
+        settings, workspaces = stores.settings, stores.workspaces
+        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, stores.clock)
+        domains = _Domains.build(loaded, stores)
+        folder = domains.elected(loaded, stores)
+        audit = await stores.access.audited(stores.record.journal, settings, stack)
+        recorded: list[Loop] = [GateLoop(stores.gate, domain=REQUESTS), audit, *_workspace_loops(stores)]
+        rows = stores.record.retention(settings, stores.guard, domain=REQUESTS)
+        folder = replace(folder, loops=[*folder.loops, rows]) if stores.server is None else folder
+        recorded += [] if stores.server is None else [rows]
+        managed = _managed(stores, domains)
+        webhooks = Webhooks(settings, stack, machine=stores.machine, clock=stores.clock, metrics=stores.metrics)
+        told = await webhooks.of_folder(stores.record, stores.objects, managed)
+        folder = replace(folder, loops=[*folder.loops, *told])
+        recorded += await webhooks.of_database(stores.record, managed)
         kept = None if workspaces is None else workspaces.store
-        election = await records.workspace_election(settings, kept, machine, stack)
-        opened = (settings, machine, clock, record, metrics, access, keys, requests, history, workspaces, example, tell)
-        return cls(*opened, endpoints, _coordinator(shared, folder, recorded, election)).built()
+        election = await workspace_election(settings, kept, stores.machine, stack)
+        coordinator = _coordinator(stores.shared, folder, recorded, election)
+        facts = process_facts(coordinator, stores.metrics, stores.clock)
+        place = await _place(stores, domains, managed, facts)
+        return cls(stores, domains, place, facts, example, tell, coordinator).built()
+
+    @property
+    def settings(self) -> Settings:
+        """What it was started with."""
+        return self.stores.settings
+
+    @property
+    def metrics(self) -> Metrics:
+        """Its metrics, which the probes serve."""
+        return self.stores.metrics
+
+    @property
+    def endpoints(self) -> _Endpoints:
+        """Where it listens."""
+        return self.stores.endpoints
+
+    @property
+    def workspaces(self) -> WorkspaceParts | None:
+        """The workspaces; None where they are not served."""
+        return self.stores.workspaces
 
     @property
     def probes(self) -> Endpoint:
@@ -274,14 +415,14 @@ class _Process:
             connections_per_peer=self.settings.http_max_connections_per_peer,
         )
         http = Listener("http", self._api(), self.endpoints.http, limits=limits)
-        here: list[Service] = [http, probes, *self.requests.requests.services]
+        here: list[Service] = [http, probes, *self.domains.requests.requests.services]
         if self.workspaces is not None:
             here += self.workspaces.services
         return here
 
     def checks(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[], None]]:
         """Return what raises an error unless a store answers and its caches are filled. Blocks, beside ``loop``."""
-        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check}
+        checks: dict[str, Callable[[], None]] = {"keys": self.stores.keys.backend.check}
         checks["objects"] = partial(self._check_objects, loop)
         if self.workspaces is not None:
             checks["workspaces"] = partial(self.workspaces.check, loop)
@@ -293,8 +434,8 @@ class _Process:
         from lapse.web.server.probes import CHECK_SECONDS
 
         # Bounded, because a process that ends waits for its threads.
-        asyncio.run_coroutine_threadsafe(self.requests.store.check(), loop).result(CHECK_SECONDS)
-        if not self.requests.requests.caches.synced:
+        asyncio.run_coroutine_threadsafe(self.stores.objects.check(), loop).result(CHECK_SECONDS)
+        if not self.domains.requests.requests.caches.synced:
             raise NotSyncedError
 
     def announce(self) -> None:
@@ -304,7 +445,7 @@ class _Process:
 
         http, probes, proxy = self.endpoints.http.url, self.endpoints.probes.url, self.endpoints.proxy
         if sys.stderr.isatty():  # a ticket is for a person, and never for a log
-            link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
+            link = ticket_url(http, self.stores.access.sessions.issue(self.stores.access.owner_id))
             self.tell(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
             self.tell("The link works once, within ten minutes; lapse open prints another.")
             if self.example:
@@ -317,6 +458,7 @@ class _Process:
             log.warning("workspaces_not_served", reason=reason)
 
     def _api(self) -> ASGIApp:
+        from lapse.engine.service import LocalService
         from lapse.keys.url import parse_url
         from lapse.web.api.forms import Tagger
         from lapse.web.api.history import HistoryService
@@ -327,36 +469,111 @@ class _Process:
         from lapse.web.pages.pages import PageLinks
         from lapse.web.server.security import AllowedHosts
 
+        stores = self.stores
+        tagger = Tagger(stores.access.sessions.state.secret("etag"))
         return create_app(
-            keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.access.sessions.state.secret("etag"))),
+            keys=KeysService(stores.keys, clock=stores.machine, tagger=tagger),
             requests=RequestsService(
-                self.requests.store,
-                holds=self.requests.store,
-                journal=self.requests.journal,
+                stores.objects,
+                holds=stores.objects,
+                journal=stores.record.journal,
                 rule=request_policy(self.settings).ttl_rule,
-                clock=self.clock,
+                clock=stores.clock,
                 metrics=self.metrics,
+                trash=self.domains.requests.requests.trash,
             ),
             history=HistoryService(
-                self.requests.store,
-                self.retention,
+                stores.objects,
+                self.domains.history,
                 own=history_policy_document(self.settings),
                 interval=self.settings.retention_interval,
-                clock=self.clock,
+                clock=stores.clock,
             ),
-            workspaces=None if self.workspaces is None else self.workspaces.api(self.record, self.clock, self.metrics),
+            workspaces=None if self.workspaces is None else self.workspaces.api(stores.record, self.metrics),
             status_service=StatusService(
-                clock=self.clock,
-                keys=self.keys,
+                clock=stores.clock,
+                keys=stores.keys,
                 backend=str(parse_url(self.settings.keys_url)),
-                coordinator=self.coordinator,
+                facts=self.facts,
             ),
             places=lambda: PageLinks(self.endpoints.http.url, self.endpoints.probes.url),
             hosts=AllowedHosts(self.settings.http_host, self.endpoints.http.port, self.settings.http_allowed_hosts),
-            sessions=self.access.sessions,
-            failures=self.access.failures,
+            sessions=stores.access.sessions,
+            failures=stores.access.failures,
             metrics=self.metrics,
+            verbs=partial(LocalService, self.place),
         )
+
+
+def _managed(stores: _Stores, domains: _Domains) -> dict[str, ManagedDomain[Any]]:
+    """Return the domains whose things people see and steer, but for keys."""
+    from lapse.app import service
+    from lapse.workspaces.registration import WORKSPACES
+
+    store, clock, requests, workspaces = stores.objects, stores.clock, domains.requests.requests, stores.workspaces
+    objects: service.SharedObjects = {
+        "store": store, "holds": store, "steering": service.steering_of(store, requests.caches, clock), "clock": clock,
+        "trash": requests.trash,
+    }  # fmt: skip
+    managed = {**service.request_domains(requests, objects), **service.record_domains(domains.history, objects)}
+    if workspaces is not None:
+        parts = workspaces.store, workspaces.activity
+        managed[WORKSPACES.name] = service.workspace_domain(*parts, clock=clock, settings=stores.settings)
+    return managed
+
+
+async def _place(
+    stores: _Stores,
+    domains: _Domains,
+    managed: Mapping[str, ManagedDomain[Any]],
+    facts: Callable[[], ProcessFacts],
+) -> Place:
+    """Return what the verbs of people work on, in this process."""
+    from lapse import __version__
+    from lapse.app import service
+    from lapse.app.trash import trashed_objects, trashed_workspaces
+    from lapse.domains import REGISTRY
+    from lapse.engine.plans.approvals import Approvals, ByPlan
+    from lapse.engine.trash import TrashBin
+    from lapse.engine.verbs.place import Place
+    from lapse.keys.managed import ManagedKeys
+    from lapse.keys.registration import KEYS
+
+    settings, store, clock, record = stores.settings, stores.objects, stores.clock, stores.record
+    requests = domains.requests.requests
+
+    async def holds() -> HoldStore:
+        return record.holds
+
+    async def open_trash() -> TrashBin:
+        common: _Trashing = {"journal": record.journal, "clock": clock, "metrics": stores.metrics}
+        bins: list[Trash] = [trashed_objects(store, holds=store, trash=requests.trash, **common)]
+        if stores.workspaces is not None:
+            bins.append(trashed_workspaces(settings, stores.workspaces.store, **common))
+        return TrashBin(*bins)
+
+    return Place(
+        name=str(settings.state_dir),
+        id=await record.safety.name(),
+        clock=clock,
+        registry=REGISTRY,
+        domains={KEYS.name: ManagedKeys(stores.keys), **managed},
+        opened=service.own_openings(settings, holds, clock),
+        journal=record.journal,
+        gate=stores.gate,
+        freezes=record.safety,
+        metrics=stores.metrics,
+        secret=stores.access.sessions.state.secret("plan"),
+        budgets=record.safety.budgets,
+        open_trash=open_trash,
+        version=__version__,
+        approvals=Approvals(record.safety),
+        by_plan=ByPlan(settings.act_by_plan),
+        policies=record.approvals(store, clock=clock),
+        process=facts,
+        extend_max=settings.extend_max,
+        plan_ttl=settings.plan_ttl,
+    )
 
 
 async def _open_workspaces(
@@ -384,19 +601,23 @@ async def _open_workspaces(
         state=access.sessions.state,
         clock=clock,
         failures=access.failures,
-        hosting=metrics,
+        metrics=metrics,
+        hosts=True,
         server=endpoints.http.url,
     )
 
 
-def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
+def _workspace_loops(stores: _Stores) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
+    from lapse.workspaces.counts import count_loop
     from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
+    parts = stores.workspaces
     if parts is None:
         return []
-    sweeps = ttl_sweeps(parts.store, parts.activity, **shared)
-    return [*parts.loops, ttl_loop(sweeps, interval=parts.settings.ttl_manager_interval.seconds)]
+    sweeps = ttl_sweeps(parts.store, parts.activity, **stores.shared)
+    lapsing = ttl_loop(sweeps, interval=parts.settings.ttl_manager_interval.seconds)
+    return [*parts.loops, lapsing, count_loop(parts.store, stores.metrics)]
 
 
 def _coordinator(
@@ -411,13 +632,14 @@ def _coordinator(
     return Coordinator(clock=clock, metrics=metrics, loops=recorded, leadership=election, beside=folder)
 
 
-def _loops(loaded: LoadedSettings, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[CleanupLoop]:
-    """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
+def _key_loops(loaded: LoadedSettings, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[Loop]:
+    """Return the loops that are needed: no sweep for a store that cleans up by itself, or when told never."""
+    from lapse.keys.counts import count_loops
     from lapse.keys.sweeper import CleanupLoop
 
-    asked = keys.backend.sweep_interval
+    asked, counting = keys.backend.sweep_interval, count_loops(keys, metrics)
     if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
     if asked is None or asked == float("inf"):
-        return []
-    return [CleanupLoop(keys, interval=asked, metrics=metrics, clock=clock)]
+        return [*counting]
+    return [CleanupLoop(keys, interval=asked, metrics=metrics, clock=clock), *counting]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Certificate, Endpoint
 
@@ -38,7 +38,7 @@ class _Process:
 
     settings: Settings
     metrics: Metrics
-    client: Client
+    client: KubeClient
     certificate: Certificate
     endpoint: Endpoint
     probes: Endpoint
@@ -58,7 +58,7 @@ class _Process:
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         for domain in (DOMAIN, RETENTION):
-            metrics.expect_domain(domain, reasons=())
+            metrics.expect_errors(domain)
         certificate = _certificate(settings, domain=DOMAIN)
         endpoint = Endpoint(settings.webhook_host, settings.webhook_port, setting="webhook", scheme="https")
         stack.callback(endpoint.close)

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.app.record import ProcessRecord
-    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
     from lapse.engine.running.coordinator import Loop, Service
     from lapse.engine.running.logins import LoginFailures
-    from lapse.engine.running.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics, ProxyMetrics
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
     from lapse.proxy.ports import UpstreamAddress
@@ -150,6 +149,7 @@ class WorkspaceParts:
     tokens: TokenStore
     secret: bytes
     failures: LoginFailures
+    metrics: ProxyMetrics
     host: WorkspaceHost | None
     """Who runs them; None where somebody else does."""
 
@@ -165,12 +165,13 @@ class WorkspaceParts:
         state: StateDatabase,
         clock: Clock,
         failures: LoginFailures,
-        hosting: Metrics | None = None,
+        metrics: Metrics,
+        hosts: bool = False,
         server: str = "",
     ) -> WorkspaceParts:
         """Open it all beside ``store``; ``stack`` closes it, last opened first, and the store with it.
 
-        With ``hosting``, which counts errors, they run here, and their programs find the API at ``server``.
+        With ``hosts`` they run here, and their programs find the API at ``server``.
         """
         from lapse.core.clock import SystemClock
         from lapse.proxy.server import THROTTLE_SECONDS
@@ -185,7 +186,7 @@ class WorkspaceParts:
         secret = state.secret(SECRET)
         variables = _variables(tokens, server, secret)
         reach = partial(_reach, settings, secret)
-        host = None if hosting is None else _host(settings, store, variables, reach, clock=clock, metrics=hosting)
+        host = _host(settings, store, variables, reach, clock=clock, metrics=metrics) if hosts else None
         activity = open_activity(
             settings.activity_url,
             clock=clock,
@@ -204,6 +205,7 @@ class WorkspaceParts:
             tokens=tokens,
             secret=secret,
             failures=failures,
+            metrics=metrics.proxy,
             host=host,
         )
 
@@ -243,11 +245,9 @@ class WorkspaceParts:
         )
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 
-    def api(self, record: ProcessRecord, clock: BelievedClock, metrics: Metrics) -> WorkspacesService:
-        """Return what the HTTP API needs; ``clock`` is what domains decide by, ``metrics`` those of the process."""
-        from lapse.engine.safety.clock_guard import freeze_of
+    def api(self, record: ProcessRecord, metrics: Metrics) -> WorkspacesService:
+        """Return what the HTTP API needs; ``metrics`` are those of the process."""
         from lapse.web.api.workspaces import Defaults, WorkspacesService
-        from lapse.workspaces.registration import WORKSPACES
 
         settings = self.settings
         return WorkspacesService(
@@ -266,7 +266,7 @@ class WorkspaceParts:
             counts=lambda: self._counts,
             node=node_of(settings),
             changed=self._changed,
-            frozen=lambda: freeze_of(record.safety, WORKSPACES.name, clock),
+            trash_ttl=settings.trash_ttl,
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -311,6 +311,7 @@ class WorkspaceParts:
             activity=self.activity,
             access=self.access.note,
             clock=self.clock,
+            metrics=self.metrics,
         )
 
     def _locate(self, workspace: Workspace) -> UpstreamAddress | None:

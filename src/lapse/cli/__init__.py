@@ -75,18 +75,90 @@ app.command(
 )
 app.command("lapse.cli.commands.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
 app.command(
-    "lapse.cli.commands.verbs:why",
-    name="why",
-    help="Tell why a workspace, or a thing of your own domain, is kept or lapses.",
+    "lapse.cli.commands.verbs:plan",
+    name="plan",
+    help="Show what will lapse, when and why.",
+    help_epilogue=examples("lapse plan", "lapse plan --within 7d --domain history", "lapse plan --out plan.json"),
 )
 app.command(
-    "lapse.cli.commands.verbs:hold", name="hold", help="Keep a workspace, or a thing of your own domain, from lapsing."
+    "lapse.cli.commands.verbs:apply",
+    name="apply",
+    help="Carry out a plan, and nothing else.",
+    help_epilogue=examples("lapse apply plan.json", "lapse apply plan.json --when-due"),
+)
+app.command(
+    "lapse.cli.commands.verbs:approve",
+    name="approve",
+    help="Allow a plan to be carried out.",
+    help_epilogue=examples("lapse approve plan.json"),
+)
+app.command(
+    "lapse.cli.commands.verbs:why",
+    name="why",
+    help="Tell why a thing is kept or lapses.",
+    help_epilogue=examples("lapse why workspace/lab", "lapse why vcr/default/nightly --at 2h"),
+)
+app.command(
+    "lapse.cli.commands.verbs:hold",
+    name="hold",
+    help="Keep a thing from lapsing.",
+    help_epilogue=examples(
+        "lapse hold vcr/default/nightly --reason audit --until 7d",
+        "lapse hold snapshot/NAME --reason 'case 7' --legal",
+    ),
 )
 app.command("lapse.cli.commands.verbs:release", name="release", help="End a hold.")
+app.command(
+    "lapse.cli.commands.verbs:extend",
+    name="extend",
+    help="Give a thing a later deadline.",
+    help_epilogue=examples("lapse extend keeper/NAME 2h", "lapse extend workspace/lab 2030-01-31T12:00:00Z"),
+)
+app.command(
+    "lapse.cli.commands.verbs:delete",
+    name="delete",
+    help="Delete a thing now.",
+    help_epilogue=examples("lapse delete snapshot/NAME", "lapse delete history/default/NAME --yes"),
+)
+app.command(
+    "lapse.cli.commands.verbs:undo",
+    name="undo",
+    help="Bring back what lapsed.",
+    help_epilogue=examples("lapse undo history/default/nightly-1", "lapse undo 0de47e3b0b5fbe1a"),
+)
+app.command("lapse.cli.commands.record:trash_app", name="trash", help="See what lapsed and can be brought back.")
+app.command(
+    "lapse.cli.commands.record:journal",
+    name="journal",
+    help="Tell who let what lapse, when, and by which rule.",
+    help_epilogue=examples("lapse journal --since 1d", "lapse journal --domain audit --follow"),
+)
+app.command(
+    "lapse.cli.commands.record:status",
+    name="status",
+    help="Show what runs, what stands still, and what lapses next.",
+    help_epilogue=examples("lapse status", "lapse status -o json"),
+)
 app.command("lapse.cli.commands.verbs:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.commands.verbs:resume", name="resume", help="Resume a frozen domain.")
 app.command(
     "lapse.cli.commands.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster."
+)
+app.command(
+    "lapse.cli.commands.login:login",
+    name="login",
+    help="Keep a token for a server, to work on it from here.",
+    help_epilogue=examples(
+        "lapse login https://lapse.example.org",
+        "lapse login https://lapse.example.org --token-file token.txt",
+        "lapse login --list",
+    ),
+)
+app.command(
+    "lapse.cli.commands.login:logout",
+    name="logout",
+    help="Forget the token for a server.",
+    help_epilogue=examples("lapse logout https://lapse.example.org"),
 )
 app.command("lapse.cli.commands.config:app", name="config", help="Show and check the configuration.")
 app.command("lapse.cli.commands.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
@@ -23,21 +23,29 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
+    from lapse.engine.plans.approvals import ApprovalSource
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.blast_radius import PolicyApprovals, PolicyGuard
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
     from lapse.engine.safety.freeze import GateStore, Notes
-    from lapse.kube.api.client import Client
+    from lapse.engine.safety.holds import HoldStore
+    from lapse.engine.service import LocalService
+    from lapse.engine.trash import Trash, TrashBin
+    from lapse.engine.verbs.contract import Verbs
+    from lapse.engine.verbs.place import Caller, Opening, Place
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.resources import Kind
     from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.kubernetes import KubernetesStore
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.requests.lifecycle.policy import TTLRule
     from lapse.requests.view import ObjectView
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.state import StateDatabase
     from lapse.web.auth.tokens import TokenStore
-    from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.activity.port import Activity, Signal
+    from lapse.workspaces.managed import ManagedWorkspaces
     from lapse.workspaces.model import Ms, Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
 
@@ -125,7 +133,7 @@ class Context:
     @cached_property
     def embedded(self) -> EmbeddedStore:
         """The object store of the state folder, which cannot be had on a cluster. Raises `StateFolderError`."""
-        from lapse.app.record import open_store
+        from lapse.app.record import decided_in, open_store
         from lapse.files.ownership import StateFolderError
 
         folder = self.settings.state_dir
@@ -134,19 +142,13 @@ class Context:
         except OSError as error:
             raise StateFolderError(path=folder, problem=error.strerror or str(error)) from error
         self._stack.push_async_callback(store.close)
+        self.loaded = decided_in(store, self.loaded)
         return store
 
     @property
     def store(self) -> ObjectStore:
         """Objects, wherever they are."""
         return self.embedded
-
-    @property
-    def notes(self) -> Notes:
-        """What was noted about the objects of `store`, which stays with them, wherever the record is."""
-        from lapse.app.record import ProcessRecord
-
-        return ProcessRecord.in_folder(self.embedded).safety
 
     # --- the record ---------------------------------------------------------------------------------------------------
 
@@ -157,6 +159,10 @@ class Context:
     async def freezes(self) -> GateStore:
         """Return where it is written what is frozen."""
         return (await self._opened_record()).safety
+
+    async def holds(self) -> HoldStore:
+        """Return the holds and extensions that the engine keeps."""
+        return (await self._opened_record()).holds
 
     async def guard(self) -> ClockGuard:
         """Return the clock guard of that place; `clock` goes on from what the record believes."""
@@ -203,7 +209,159 @@ class Context:
             actor=actor,
             run=RUN if self.is_cluster else "lapse resume",
         )
-        return GuardedGate(gate, await self.guard())
+        return GuardedGate(gate, await self.guard(), await self._policy_guard(metrics, actor=actor))
+
+    async def _policy_guard(self, metrics: Metrics, *, actor: str) -> PolicyGuard:
+        record = await self._opened_record()
+        return record.policy_guard(self.settings, self.embedded, clock=self.clock, metrics=metrics, actor=actor)
+
+    async def approvals(self) -> PolicyApprovals:
+        """Return the policies of that place that wait for a person."""
+        return (await self._opened_record()).approvals(self.embedded, clock=self.clock)
+
+    # --- the verbs of people ------------------------------------------------------------------------------------------
+
+    async def service(self) -> LocalService:
+        """Return the verbs of people on this place, on behalf of the person at the command line."""
+        from lapse.engine.service import LocalService
+
+        return LocalService(await self.place(), await self.caller())
+
+    async def caller(self) -> Caller:
+        """Return the person at the command line: users of a machine are told apart by their names."""
+        return caller()
+
+    async def place(self) -> Place:
+        """Return what the verbs work on; stores that a verb does not need stay closed."""
+        from lapse import __version__
+        from lapse.app import service
+        from lapse.app.process import deletion_budgets, retention
+        from lapse.app.trash import listed_trash
+        from lapse.domains import REGISTRY
+        from lapse.engine.plans.approvals import Approvals, ByPlan
+        from lapse.engine.running.metrics import Metrics
+        from lapse.engine.verbs.place import Place
+        from lapse.objects.holds.cluster import ListedDependants, listed_holds
+
+        store, metrics = self.store, Metrics(__version__)
+        settings = self.settings  # after the store is open: what decides there is noted in it
+        journal, freezes = await self.journal(), await self.freezes()
+        gate = await self.gate(metrics, actor=who())
+        ownable = await self.ownable()
+        steering = service.steering_of(store, ListedDependants(store, ownable), self.clock)
+        named = await self.hold_kinds()
+        trash = listed_trash(settings, store, clock=self.clock, hold_kinds=named)
+        shared: service.SharedObjects = {
+            "store": store, "holds": listed_holds(store, ownable), "steering": steering, "clock": self.clock,
+            "trash": trash,
+        }  # fmt: skip
+        policies = retention(
+            self.loaded,
+            store,
+            documents=() if self.is_cluster else settings.retention_policies,
+            journal=journal,
+            metrics=metrics,
+            holds=shared["holds"],
+            gate=gate,
+            clock=self.clock,
+            left_alone=[settings.lease_namespace] if self.is_cluster else [],
+            trash=trash,
+            actor=who(),
+        )
+        requests = service.RequestsOfCommand(objects=shared, settings=settings, stack=self._stack)
+        return Place(
+            name=self.name,
+            id=await self.record_name(),
+            clock=self.clock,
+            registry=REGISTRY,
+            domains={**requests.domains(), **service.record_domains(policies, shared)},
+            opened=self._opened_domains(),
+            journal=journal,
+            gate=gate,
+            freezes=freezes,
+            metrics=metrics,
+            is_cluster=self.is_cluster,
+            secret=self._plan_secret(),
+            extend_max=settings.extend_max,
+            plan_ttl=settings.plan_ttl,
+            budgets=deletion_budgets(settings),
+            open_trash=partial(self._open_trash, shared["holds"], named),
+            version=__version__,
+            approvals=Approvals(await self.notes(), *self._approval_sources()),
+            by_plan=ByPlan(settings.act_by_plan),
+            policies=await self.approvals(),
+        )
+
+    async def _open_trash(self, holds: HoldLookup, named: Sequence[Kind[Any]]) -> TrashBin:
+        from lapse.app.trash import trashed_objects
+        from lapse.engine.trash import TrashBin
+
+        journal = await self.journal()
+        objects = trashed_objects(self.store, holds=holds, journal=journal, clock=self.clock, hold_kinds=named)
+        return TrashBin(objects, *await self._workspace_trash(journal))
+
+    async def _workspace_trash(self, journal: Journal) -> list[Trash]:
+        from lapse.app.trash import trashed_workspaces
+
+        return [trashed_workspaces(self.settings, await self.workspaces(), journal=journal, clock=self.machine)]
+
+    def _opened_domains(self) -> dict[str, Opening]:
+        from lapse.app.service import own_openings, workspace_domain
+        from lapse.keys.aio import open_keys_async
+        from lapse.keys.managed import ManagedKeys
+        from lapse.keys.registration import KEYS
+        from lapse.workspaces.registration import WORKSPACES
+
+        async def workspaces() -> ManagedWorkspaces:
+            store, activity = await self.workspaces(), self._activity()
+            return workspace_domain(store, activity, clock=self.machine, settings=self.settings)
+
+        async def keys() -> ManagedKeys:
+            opened = open_keys_async(self.settings.keys_url, clock=self.machine, sweep=False)
+            return ManagedKeys(await self._stack.enter_async_context(opened))
+
+        own = own_openings(self.settings, self.holds, self.clock)
+        return {KEYS.name: keys, WORKSPACES.name: workspaces, **own}
+
+    def _activity(self) -> Activity | None:
+        """Return the store in which connections are counted; None where the process that serves them counts."""
+        from lapse.workspaces.opening import open_activity
+
+        settings = self.settings
+        if not settings.activity_url:
+            return None
+        found = open_activity(settings.activity_url, clock=self.machine, lease_seconds=settings.proxy_lease.seconds)
+        self._stack.push_async_callback(found.close)
+        return found
+
+    def _approval_sources(self) -> list[ApprovalSource]:
+        return []
+
+    def _plan_secret(self) -> bytes | None:
+        return self.state.secret("plan")
+
+    async def record_name(self) -> str:
+        """Return the name of the record: a plan is about one place."""
+        return await (await self._opened_record()).safety.name()
+
+    async def hold_kinds(self) -> Sequence[Kind[Any]]:
+        """Return the kinds that the settings name for their holds, on a cluster."""
+        from lapse.app.cluster import hold_kinds
+
+        return await hold_kinds(self.store, self.settings) if self.is_cluster else ()
+
+    async def notes(self) -> Notes:
+        """Return the short texts that stand beside what is frozen."""
+        return (await self._opened_record()).safety
+
+    async def ownable(self) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
+        """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
+        from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
+        from lapse.requests.controllers.caches import WATCHED
+
+        named = await self.hold_kinds()
+        record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+        return lambda kind: named if (kind.api_version, kind.kind) == record else (*WATCHED, *named)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -288,11 +446,6 @@ class ClusterContext(Context):
         """Objects of the cluster."""
         return self._kubernetes
 
-    @property
-    def notes(self) -> Notes:
-        """What was noted about the objects of the cluster."""
-        return self._gate_store
-
     async def journal(self) -> Journal:
         """Return the log."""
         return self._log
@@ -301,6 +454,51 @@ class ClusterContext(Context):
         """Return where it is written what is frozen."""
         return self._gate_store
 
+    async def notes(self) -> Notes:
+        """Return the short texts that stand beside what is frozen."""
+        return self._gate_store
+
+    async def caller(self) -> Caller:
+        """Return the user that the API server knows; without a name where it does not tell."""
+        from lapse.engine.verbs.place import Caller
+        from lapse.kube.errors import ObjectError
+        from lapse.kube.resources import Document, Kind
+
+        reviews = Kind(
+            "authentication.k8s.io/v1", "SelfSubjectReview", "selfsubjectreviews", Document, namespaced=False
+        )
+        try:
+            found = await self._client.create(reviews, {"metadata": {}})
+        except ObjectError:
+            return Caller(who())
+        name = (found.body.get("status") or {}).get("userInfo", {}).get("username")
+        return Caller(who(), str(name) if name else None)
+
+    def _opened_domains(self) -> dict[str, Opening]:
+        return {}
+
+    async def _workspace_trash(self, journal: Journal) -> list[Trash]:
+        return []
+
+    def _approval_sources(self) -> list[ApprovalSource]:
+        from lapse.objects.approvals import ConfigMapApprovals
+
+        return [ConfigMapApprovals(self.store, self.settings.lease_namespace)]
+
+    def _plan_secret(self) -> bytes | None:
+        return None  # every secret of a cluster is somebody's to read
+
+    async def record_name(self) -> str:
+        """Return the uid of the system's namespace, which names a cluster; its address, where that cannot be read."""
+        from lapse.kube.errors import ObjectError
+        from lapse.kube.resources import Document, Kind, ObjectKey
+
+        namespaces = Kind("v1", "Namespace", "namespaces", Document, namespaced=False)
+        try:
+            return (await self._kubernetes.get(namespaces, ObjectKey(None, "kube-system"))).metadata.uid
+        except ObjectError:
+            return self.name
+
     async def guard(self) -> ClockGuard:
         """Return the clock guard of that place, which asks the API server for the time."""
         from lapse.app.cluster import guard_on
@@ -308,6 +506,19 @@ class ClusterContext(Context):
         if self._guard is None:
             self._guard = guard_on(self._client, self._gate_store, clock=self.clock)
         return self._guard
+
+    async def _policy_guard(self, metrics: Metrics, *, actor: str) -> PolicyGuard:
+        from lapse.app.cluster import policy_guard_on
+
+        return policy_guard_on(
+            self._gate_store, self.settings, journal=self._log, clock=self.clock, metrics=metrics, actor=actor
+        )
+
+    async def approvals(self) -> PolicyApprovals:
+        """Return the policies of the cluster that wait for a person."""
+        from lapse.engine.safety.blast_radius import PolicyApprovals
+
+        return PolicyApprovals([self._gate_store], journal=self._log, clock=self.clock)
 
     @cached_property
     def _log(self) -> Journal:
@@ -326,7 +537,7 @@ class ClusterContext(Context):
         return ConfigMapGateStore(self.store, key, domains=domains, clock=self.clock, journal=self._log)
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> KubeClient:
         return self._kubernetes.client
 
     @cached_property
@@ -372,6 +583,39 @@ def in_context(
     return asyncio.run(run())
 
 
+def run_through(call: Awaitable[T]) -> T:
+    """Wait for one call, and return what it returns."""
+
+    async def run() -> T:
+        return await call
+
+    return asyncio.run(run())
+
+
+def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) -> T:
+    """Ask the verbs of people at the place that the flags name."""
+    from lapse.app.cluster import LeaseNamespaceError, gate_key
+    from lapse.cli.remote import client_at
+    from lapse.kube.errors import NotFoundError
+
+    client = client_at(flags, cluster=cluster)
+    if client is not None:
+        return run_through(asked(client))
+
+    async def work(context: Context) -> T:
+        try:
+            return await asked(await context.service())
+        except NotFoundError as error:
+            if error.details.get("kind") != "Namespace":
+                raise
+            raise LeaseNamespaceError(namespace=gate_key(context.settings).namespace) from error
+
+    def rights(settings: Settings) -> str:
+        return f"get, create and patch on configmaps in {settings.lease_namespace}, and on what is asked about"
+
+    return in_context(flags, work, cluster=cluster, rights=rights)
+
+
 def change_workspace(
     flags: Flags, name: str, how: Callable[[Context, Workspace], Awaitable[Workspace]]
 ) -> tuple[Workspace, Ms]:
@@ -395,6 +639,15 @@ def workspace_name(text: str) -> str:
     if address.kind != "workspace":
         raise AddressError(text=text, problem="it does not name a workspace, as workspace/NAME does")
     return address.name
+
+
+def caller() -> Caller:
+    """Return the person at the command line: users of a machine are told apart by their names."""
+    from lapse.engine.verbs.place import Caller
+    from lapse.files.ownership import user_name
+
+    name = user_name()
+    return Caller(who(), None if name is None else f"user {name}")
 
 
 def who() -> str:

@@ -48,6 +48,12 @@ class Flags:
         return {key: value for key in SETTINGS if (value := getattr(self, key, None)) is not None}
 
     @property
+    def asks_server(self) -> str | None:
+        """The server that was named on the command line, which is then asked."""
+        named: str | None = getattr(self, "server", None)
+        return named
+
+    @property
     def names_cluster(self) -> bool:
         """Whether a cluster was named, which is then worked on."""
         return not self.given.keys().isdisjoint(_CLUSTER)
@@ -72,13 +78,13 @@ _PROCESS: Final = ("probes_host", "probes_port", "log_format", "log_level")
 _CLUSTER: Final = ("kube_config", "kube_context")
 _REQUESTS: Final = (
     *("request_ttl", "request_ttl_mode", "request_deadline", "keeper_mode", "keeper_ttl", "restore_ownership"),
-    "artifact_ttl_max",
+    *("artifact_ttl_max", "extend_max", "plan_ttl", "trash_ttl"),
     *("deletion_budget", "request_deletion_budget", "keeper_deletion_budget", "schedule_deletion_budget"),
 )
 _RECORDS: Final = ("history_namespace", "history_ttl", "history_retention_limit", "history_keep_last_success")
 _HISTORY: Final = (*_RECORDS, "retention_interval", "history_deletion_budget", "retention_deletion_budget")
 _WORKSPACE_DEFAULTS: Final = ("default_standby_ttl", "default_archive_ttl")
-_WORKSPACE_TTLS: Final = ("ttl_manager_interval", "workspaces_deletion_budget")
+_WORKSPACE_TTLS: Final = ("ttl_manager_interval", "workspaces_deletion_budget", "journal_ttl")
 _DATABASE: Final = ("database_url", "workspaces_url")
 _ACTIVITY: Final = ("activity_url", "proxy_lease")
 _PROXY_ADDRESS: Final = ("proxy_port", "proxy_suffix", "proxy_scheme")
@@ -89,7 +95,17 @@ _PROXY: Final = (
 _WEBHOOK: Final = ("webhook_host", "webhook_port", "webhook_cert_file", "webhook_key_file")
 _SERVER: Final = (
     *("state_dir", *_REQUESTS, *_HISTORY, *_WORKSPACE_DEFAULTS, *_WORKSPACE_TTLS, *_PROXY, *_PROCESS),
-    *("busy_most", "workspaces_stop_on_exit", "retention_policies", "domains", "keys_url", "keys_sweep_interval"),
+    *(
+        *("dry_run_domains", "act_by_plan"),
+        "busy_most",
+        "workspaces_stop_on_exit",
+        "retention_policies",
+        "domains",
+        "webhooks",
+        "expiry_warning",
+        "keys_url",
+        "keys_sweep_interval",
+    ),
     *("http_host", "http_port", "http_allowed_hosts", "http_max_connections", "http_max_connections_per_peer"),
 )
 _PLACE: Final = {
@@ -97,6 +113,7 @@ _PLACE: Final = {
     "kube_context": "The context of the kubeconfig, instead of the state folder",
     "lease_namespace": "Namespace of the operator on the cluster",
 }
+_AT: Final = {"server": "The running Lapse to ask, as https://HOST; otherwise LAPSE_SERVER, or a place of this machine"}
 _TICKETS: Final = "Where keys are stored, the tickets that open workspaces among them; the same as for lapse up"
 
 
@@ -109,6 +126,10 @@ class AllFlags(Flags, keys=tuple(SETTINGS)):
 
 class StateFlags(Flags, keys=("state_dir",)):
     """For commands that need the state folder only."""
+
+
+class TokenFlags(Flags, keys=("state_dir", "database_url")):
+    """For commands that make or revoke tokens, which the journal tells."""
 
 
 class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE)):
@@ -144,7 +165,7 @@ class OperatorFlags(
     Flags,
     keys=(
         *(*_CLUSTER, "kube_qps", "kube_burst", "lease_namespace", "lease_name", "hold_kinds", "retention_account"),
-        *(*_REQUESTS, "restore_executor", "schedule_manifests", *_HISTORY, *_PROCESS),
+        *(*_REQUESTS, "restore_executor", "schedule_manifests", "dry_run_domains", "act_by_plan", *_HISTORY, *_PROCESS),
     ),
 ):
     """For `lapse operator`."""
@@ -164,7 +185,7 @@ class ProxyFlags(Flags, keys=("state_dir", *_PROXY, *_PROCESS), keys_url=_TICKET
 
 class TTLManagerFlags(
     Flags,
-    keys=("state_dir", *_DATABASE, *_ACTIVITY, *_WORKSPACE_TTLS, *_PROCESS),
+    keys=("state_dir", *_DATABASE, *_ACTIVITY, *_WORKSPACE_TTLS, *_PROCESS, "webhooks"),
     keys_url="Not used any more: which TTL manager leads is decided in the database of the workspaces",
     deletion_budget="How much may be ended in any window, such as 10000/1h; past it workspaces are frozen;"
     " off sets no limit",
@@ -176,7 +197,7 @@ class DefinitionsFlags(Flags, keys=_CLUSTER):
     """For `lapse crds`."""
 
 
-class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE):
+class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE, **_AT):
     """For `lapse freeze` and `lapse resume`."""
 
 
@@ -213,5 +234,5 @@ class BusyFlags(
     """For `lapse busy`."""
 
 
-class WhyFlags(Flags, keys=("state_dir", *_DATABASE, *_ACTIVITY)):
-    """For `lapse why`."""
+class VerbFlags(Flags, keys=("state_dir", "keys_url", *_DATABASE, *_ACTIVITY), **_PLACE, **_AT):
+    """For the verbs that work on things of every domain."""

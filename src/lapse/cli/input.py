@@ -18,7 +18,7 @@ from getpass import getpass
 from pathlib import Path
 from typing import Any, Final
 
-from lapse.core.errors import UsageError
+from lapse.core.errors import LapseError, UsageError
 from lapse.core.text import printable
 from lapse.keys.errors import ValueTooLongError
 from lapse.keys.validation import MAX_VALUE_BYTES
@@ -71,6 +71,16 @@ def says_yes(question: str, *, unasked: bool) -> bool:
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask a person at a terminal whether to do something; a program that calls has said what it wants."""
+    if not yes and not says_yes(f"{what}?", unasked=True):
+        raise NotConfirmedError(what=what)
+
+
+class NotConfirmedError(LapseError):
+    """{what}: nothing was done, because the answer was not yes. To do it without a question: --yes."""
 
 
 _MOST_BYTES: Final = 4 << 20

@@ -6,9 +6,9 @@ that was due went, or would go; 1 when nothing of it could; 3 when a part of it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
     from lapse.history.view import PassView
-    from lapse.kube.resources import Kind
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
 DetailedExitcode = Annotated[
@@ -52,11 +51,13 @@ async def pass_over(
     """
     from lapse import __version__
     from lapse.app.process import retention
+    from lapse.app.trash import listed_trash
     from lapse.cli.context import who
+    from lapse.engine.plans.approvals import loop_gate
     from lapse.engine.running.metrics import Metrics
     from lapse.history.policy.policies import PolicyOverlay
     from lapse.history.retention.runs import RunReason
-    from lapse.objects.cluster_holds import listed_holds
+    from lapse.objects.holds.cluster import listed_holds
 
     _settle_logs(context, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
     settings, metrics = context.settings, Metrics(__version__)
@@ -66,12 +67,12 @@ async def pass_over(
         documents=() if context.is_cluster else settings.retention_policies,
         journal=await context.journal(),
         metrics=metrics,
-        holds=listed_holds(context.store, await _ownable(context)),
-        gate=await context.gate(metrics, actor=who()),
+        holds=listed_holds(context.store, await context.ownable()),
+        gate=loop_gate(await context.gate(metrics, actor=who()), settings.act_by_plan),
         clock=context.clock,
-        notes=context.notes,
         left_alone=[settings.lease_namespace] if context.is_cluster else [],
         direct=PolicyOverlay(context.store, instead) if instead else None,
+        trash=listed_trash(settings, context.store, clock=context.clock, hold_kinds=await context.hold_kinds()),
         actor=who(),
     )
     told: list[PassItem] = []
@@ -79,17 +80,6 @@ async def pass_over(
     runs = await passes.run_once(only=only, dry_run=dry_run or waits, on_item=told.append)
     doubt = await _doubt(context, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
     return Done(runs, sorted(told, key=lambda one: one.address), dry_run or waits, doubt, waits and bool(told))
-
-
-async def _ownable(context: Context) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
-    """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
-    from lapse.app.cluster import hold_kinds
-    from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-    from lapse.requests.controllers.caches import WATCHED
-
-    named = await hold_kinds(context.store, context.settings) if context.is_cluster else ()
-    record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
-    return lambda kind: named if (kind.api_version, kind.kind) == record else (*WATCHED, *named)
 
 
 async def _doubt(context: Context, refused: set[str]) -> str:

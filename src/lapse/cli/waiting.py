@@ -23,6 +23,8 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.engine.plans.plan import Plan
+    from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, Verbs
     from lapse.kube.resources import Event, Kind
     from lapse.requests.addresses import Located
     from lapse.requests.view import ObjectView
@@ -68,6 +70,38 @@ def timeout_seconds(text: str) -> float | None:
     if duration.nanoseconds is not None and duration.nanoseconds <= 0:
         raise TimeoutValueError(given=text)
     return None if duration.is_never else duration.seconds
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+async def applied_when_due(verbs: Verbs, plan: Plan) -> AppliedPlan:
+    """Carry out a plan, each item at its own deadline; return what came of each, the last time it was tried.
+
+    It ends when nothing is left that may still become due before the plan expires.
+    """
+    from lapse.core.clock import SystemClock
+    from lapse.engine.plans.planner import NOT_DUE
+    from lapse.engine.verbs.contract import AppliedPlan, ApplyRequest
+
+    clock = SystemClock()
+    done: dict[str, AppliedItem] = {}
+    left: list[str] | None = None
+    while True:
+        came = await verbs.apply(ApplyRequest(plan=plan, only=left))
+        done |= {one.address: one for one in came.items}
+        waits = [one for one in came.items if one.outcome == NOT_DUE and one.due_at is not None]
+        moments = sorted(one.due_at for one in waits if one.due_at is not None and one.due_at < plan.expires)
+        if not moments:
+            items = [done[one.address] for one in plan.items]
+            ended = sum(one.outcome == "ended" for one in items)
+            return AppliedPlan(plan=plan.id, items=items, ended=ended, left=_left(items))
+        left = [one.address for one in waits]
+        await clock.sleep(max(0.2, (moments[0] - clock.wall_ns()) / 1e9 + 0.01))
+
+
+def _left(items: Sequence[AppliedItem]) -> int:
+    return sum(one.outcome not in {"ended", "gone"} for one in items)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -222,8 +256,19 @@ async def until_as_wanted(context: Context, asked: Workspace, limit: str) -> Wor
 
 
 async def until_removed(context: Context, deleted: Workspace, limit: str) -> None:
-    """Return when nothing is left of a workspace that was deleted; an error is tried again, so it is waited out."""
-    await _until(context, deleted, lambda found: found is None, limit=limit, goal="gone")
+    """Return when nothing is left of a workspace that was deleted, or it rests in the trash.
+
+    An error is tried again, so it is waited out.
+    """
+    from lapse.workspaces.model import ObservedStatus, Operation
+
+    def settled(found: Workspace | None) -> bool:
+        if found is None or found.trash_until is None:
+            return found is None
+        return found.observed_status is ObservedStatus.PENDING and found.operation is Operation.NONE
+
+    goal = "gone" if deleted.trash_until is None else "in the trash"
+    await _until(context, deleted, settled, limit=limit, goal=goal)
 
 
 async def _until(

@@ -43,6 +43,8 @@ class AddressKind:
     """What its scope is called, in capitals; None: its things have none."""
     problem_of: Callable[[str], str | None] | None = None
     """Says what is wrong with a scope, if anything is; None: every scope is right."""
+    also: tuple[str, ...] = ()
+    """Other words that mean the same, as Kubernetes and people write them; never printed."""
 
 
 NO_KINDS: Final[Mapping[str, AddressKind]] = {}
@@ -64,7 +66,8 @@ class Address:
     @classmethod
     def parse(cls, text: str, kinds: Mapping[str, AddressKind] = NO_KINDS) -> Address:
         """Read an address of one of ``kinds``, by name, or of a kind of Kubernetes; raises `AddressError`."""
-        kind, *encoded = text.split("/")
+        word, *encoded = text.split("/")
+        kind = next((known.name for known in kinds.values() if word in known.also), word)
         parts = [_decode(text, part) for part in encoded]
         if not all(parts):
             raise AddressError(text=text, problem="a part is empty")

@@ -117,6 +117,10 @@ class BelievedClock:
         boottime = self._boottime()
         return Mark(self.boot_id(), self._offset + boottime, boottime, self._dry_until_ns)
 
+    def machine_mark(self) -> Mark:
+        """Return what the machine's own clock says now, believed or not: a person has looked at it."""
+        return Mark(self.boot_id(), self._wall(), self._boottime())
+
     def recall(self, mark: Mark | None, *, is_fresh_within: float = 0) -> None:
         """Go on from what was believed before; ``is_fresh_within`` is how many seconds old a mark may be by itself."""
         boot_id = self.boot_id()

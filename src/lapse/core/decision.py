@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from lapse.core.clock import UnixNs
-from lapse.core.timestamps import is_moment
+from lapse.core.timestamps import LATEST, is_moment
 
 if TYPE_CHECKING:
     from lapse.core.duration import Duration
@@ -30,6 +30,8 @@ class KeepReason(Reason):
 
     NOT_YET = "not_yet"
     HELD = "held"
+    EXTENDED = "extended"
+    """Its time is over, and a person has given it more."""
     NO_LIMIT = "no_limit"
 
 
@@ -84,6 +86,8 @@ class Decision(Struct, frozen=True, gc=False):
     """The moment after which the thing is due, unless something changes; None when none is known."""
 
 
+UNREADABLE_EXTENSION: Final = UnixNs(LATEST)
+"""Stands for an extension that is there and cannot be read."""
 _NO_ANCHOR: Final = Decision(Unknown(UnknownReason.MISSING_ANCHOR))
 
 
@@ -109,3 +113,23 @@ def without_unset_anchor(decision: Decision) -> Decision:
     if decision.anchor is None or is_moment(decision.anchor):
         return decision
     return _NO_ANCHOR if isinstance(decision.verdict, Due) else Decision(decision.verdict, None, decision.deadline)
+
+
+def with_extension(decision: Decision, until: UnixNs | None, now: UnixNs) -> Decision:
+    """Return a decision about something that a person has given time ``until`` then; None: nobody has.
+
+    The later of both counts: a deadline never comes earlier by it, and what is due by any rule stays until then. While
+    the extension cannot be read (`UNREADABLE_EXTENSION`), nothing is due.
+    """
+    if until is None:
+        return decision
+    if until == UNREADABLE_EXTENSION:
+        is_due = isinstance(decision.verdict, Due)
+        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL), decision.anchor) if is_due else decision
+    verdict, deadline = decision.verdict, decision.deadline
+    deadline = deadline if deadline is None else max(deadline, until)
+    if not isinstance(verdict, Due):
+        return Decision(verdict, decision.anchor, deadline)
+    if now <= until:
+        return Decision(Keep(KeepReason.EXTENDED, next_check=UnixNs(until + 1)), decision.anchor, deadline or until)
+    return Decision(Due(verdict.action, verdict.reason, max(verdict.since, until)), decision.anchor, deadline)

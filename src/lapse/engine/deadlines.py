@@ -34,6 +34,8 @@ class Deadlines(Generic[K]):
         # The serial tells the entry that counts from those that a change has outdated, and keeps keys from being
         # compared, which need no order of their own.
         self._current: dict[K, int] = {}
+        # What is due and stays for now, in the order in which that was found out.
+        self._put_off: dict[K, None] = {}
         self._serial = 0
 
     def __len__(self) -> int:
@@ -45,6 +47,7 @@ class Deadlines(Generic[K]):
     def set(self, key: K, when: UnixNs) -> None:
         """Give a key its deadline, instead of any that it had."""
         earliest = self.next()
+        self._put_off.pop(key, None)
         self._serial += 1
         self._current[key] = self._serial
         heapq.heappush(self._heap, (when, self._serial, key))
@@ -54,6 +57,7 @@ class Deadlines(Generic[K]):
 
     def discard(self, key: K) -> None:
         """Forget a key, known or not."""
+        self._put_off.pop(key, None)
         if self._current.pop(key, None) is not None:
             self._drop_outdated()
 
@@ -80,6 +84,23 @@ class Deadlines(Generic[K]):
                 if not self._is_outdated(entry):
                     heapq.heappush(self._heap, entry)
 
+    def until(self, moment: UnixNs) -> list[K]:
+        """Return the keys whose deadline is not after a moment, earliest first; nothing changes by it.
+
+        Those that were put off are among them, first: they are due, whenever they are looked at again.
+        Costs what is returned: of a heap, only what is not after the moment is looked at.
+        """
+        found: list[tuple[UnixNs, int, K]] = []
+        looked = [0] if self._heap else []
+        while looked:
+            place = looked.pop()
+            entry = self._heap[place]
+            if entry[0] <= moment:
+                found.append(entry)
+                looked += [below for below in (2 * place + 1, 2 * place + 2) if below < len(self._heap)]
+        counts = (entry for entry in sorted(found, key=lambda one: one[:2]) if not self._is_outdated(entry))
+        return [*self._put_off, *(entry[2] for entry in counts if entry[2] not in self._put_off)]
+
     async def pages(self, now: UnixNs, *, size: int, find: Callable[[K], C | None]) -> AsyncGenerator[list[C], None]:
         """Yield what `find` returns for the keys that are due, in pages, as `due` does; None is left out."""
         page: list[C] = []
@@ -100,6 +121,12 @@ class Deadlines(Generic[K]):
             self.discard(key)
         elif key in self._current:
             self.set(key, when)
+
+    def put_off(self, key: K, when: UnixNs | None) -> None:
+        """Look again at a key that is due and stays for now; None: not before it is set again. `until` still has it."""
+        if key in self._current:
+            self.look_again(key, when)
+            self._put_off[key] = None
 
     def _is_outdated(self, entry: tuple[UnixNs, int, K]) -> bool:
         return self._current.get(entry[2]) != entry[1]

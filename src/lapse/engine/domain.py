@@ -13,30 +13,36 @@ No type of Kubernetes appears here. What a domain needs to find its thing again 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, Reason
+from lapse.core.decision import Due, Reason, with_extension, without_unset_anchor
 from lapse.core.errors import LapseError
-from lapse.engine.journal.port import DeletionReason
+from lapse.engine.journal.port import DeletionReason, Outcome
 from lapse.engine.safety.holds import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from lapse.core.decision import Decision
-    from lapse.engine.journal.port import Outcome
+    from lapse.engine.deadlines import Deadlines
+    from lapse.engine.explanation import Grounds
+    from lapse.engine.plans.plan import PlanCount
+    from lapse.engine.safety.blast_radius import PolicyChecks
     from lapse.engine.safety.holds import HoldDoubt
 
     Also = Callable[[Any, Sequence[int]], Awaitable[None] | None]
     """Writes on the cursor of a transaction, told the places of those actions that were carried out in it."""
 
 S = TypeVar("S")
+K = TypeVar("K")
 DELETE: Final = "delete"
 _HASH_DIGITS: Final = 12
+_STILL_DUE: Final = frozenset({Outcome.WOULD_END, Outcome.REFUSED, Outcome.HELD, Outcome.CHANGED, Outcome.FAILED})
+_LATEST: Final = UnixNs(2**63 - 1)
 
 
 class SignalUnavailableError(LapseError):
@@ -56,6 +62,8 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
     """What the domain's target needs to find it; opaque to the engine."""
     hold: Hold | None = None
     """A hold on the thing itself. Holds on others that keep it are found by `Target.holds_over`."""
+    extended: UnixNs | None = None
+    """Until when a person has given it time, whatever its rules say; None: nobody has."""
     dry_run: bool = False
     """Whether it is only to be told what would be done."""
 
@@ -84,6 +92,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What its time was counted from; None for what a person asked for."""
     policy: str
     """A short hash of the policy that decided."""
+    policy_name: str = ""
+    """What that policy is called; empty where none decided that can be new or changed."""
     hold: Hold | None = None
     details: dict[str, Any] | None = None
     """What the journal is to remember of it."""
@@ -101,6 +111,11 @@ class Settled(NamedTuple, Generic[S]):
     """When to look again; None: only when something about it changes."""
     problem: Exception | None = None
     """The error that says why it was not ended, where there is one."""
+
+    def note(self, deadlines: Deadlines[K], key: K) -> None:
+        """Write down in an index when to look again. What stays although it is due is found by a plan nevertheless."""
+        look = deadlines.put_off if self.outcome in _STILL_DUE else deadlines.look_again
+        look(key, self.next_check)
 
 
 class Result(NamedTuple):
@@ -145,13 +160,54 @@ class Target(Protocol):
         ...
 
 
-class Domain(Protocol[S]):
-    """What a domain knows about the things that lapse in it."""
+class DomainRules(Protocol[S]):
+    """What decides about the things of a domain."""
 
     @property
     def name(self) -> str:
         """A label of metrics and a column of the journal."""
         ...
+
+    def decide(self, candidate: Candidate[S], now: UnixNs) -> Decision:
+        """Decide. Pure.
+
+        The decision carries the anchor that was counted from, in nanoseconds since 1970: what is due since a time that
+        means 'not set' (before 1971, or beyond 64 bits) is unknown to the engine, and stays; so does what is due since
+        a moment that is still to come.
+        """
+        ...
+
+    def policy(self, candidate: Candidate[S]) -> str:
+        """Return a short hash of the policy that decides about it, for the journal."""
+        ...
+
+    def policy_name(self, candidate: Candidate[S]) -> str:
+        """Return the name of the policy that decides about it; empty for none that could be new or changed."""
+        ...
+
+    def policies(self) -> Mapping[str, str] | None:
+        """Return the policies that there are now, by name: a hash of what decides about things that exist already.
+
+        What a thing carries itself, such as its own TTL, is no part of it. None: the settings of the domain are its
+        only policy, and its name is that of the domain. Asked before everything that is ended, so it must cost little.
+        """
+        ...
+
+    def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[S]], None]:
+        """Yield pages of everything that the policies decide about, due or not.
+
+        Asked for when a policy is new or changed, before anything of it is ended. Raises a `LapseError` when not
+        everything can be seen: then nothing is ended.
+        """
+        ...
+
+    def details(self, candidate: Candidate[S]) -> dict[str, Any] | None:
+        """Return what the journal is to remember of something that is ended."""
+        ...
+
+
+class Domain(DomainRules[S], Protocol[S]):
+    """What a domain knows about the things that lapse in it."""
 
     @property
     def reasons(self) -> Iterable[Reason]:
@@ -176,15 +232,6 @@ class Domain(Protocol[S]):
         """Return when something may next be due; None when that is not known, or nothing is."""
         ...
 
-    def decide(self, candidate: Candidate[S], now: UnixNs) -> Decision:
-        """Decide. Pure.
-
-        The decision carries the anchor that was counted from, in nanoseconds since 1970: what is due since a time that
-        means 'not set' (before 1971, or beyond 64 bits) is unknown to the engine, and stays; so does what is due since
-        a moment that is still to come.
-        """
-        ...
-
     async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
         """Read fresh what the act does not compare; None for what is gone.
 
@@ -192,14 +239,6 @@ class Domain(Protocol[S]):
         Each is then decided again, at a fresh moment. Raises `SignalUnavailableError` when nothing
         can be said about any of them: then the run ends, and nothing is noted.
         """
-        ...
-
-    def policy(self, candidate: Candidate[S]) -> str:
-        """Return a short hash of the policy that decides about it, for the journal."""
-        ...
-
-    def details(self, candidate: Candidate[S]) -> dict[str, Any] | None:
-        """Return what the journal is to remember of something that is ended."""
         ...
 
     async def settle(self, settled: Sequence[Settled[S]]) -> None:
@@ -215,6 +254,85 @@ class FindableDomain(Domain[S], Protocol[S]):
         ...
 
 
+class ManagedDomain(DomainRules[S], Protocol[S]):
+    """A domain whose things people see and steer in one place: a running process, a state folder or a cluster.
+
+    What people ask for comes from `lapse.engine.service`, for every domain. Everything here reads fresh, or says what
+    it was read from; nothing but `hold`, `release` and `extend` changes anything.
+    """
+
+    @property
+    def target(self) -> Target:
+        """Where its things are ended."""
+        ...
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether `upcoming` costs what is upcoming, and not what there is."""
+        ...
+
+    async def find(self, address: Address) -> Candidate[S] | None:
+        """Return one thing as it is now; None when there is none. Raises a `LapseError` when that cannot be told."""
+        ...
+
+    async def find_all(self, addresses: Sequence[Address]) -> Sequence[Candidate[S] | None]:
+        """Return the same of several, where one look serves for all of them."""
+        ...
+
+    async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
+        """See `Domain`: read fresh what the act does not compare."""
+        ...
+
+    def upcoming(self, until: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[S]], None]:
+        """Yield pages of what is due now or will be by ``until``, as far as is known now; more is not wrong.
+
+        Where there is an index by deadline the cost is that of what is yielded, not of what there is. Nothing about the
+        candidates changes by it.
+        """
+        ...
+
+    def explain(self, candidate: Candidate[S], decision: Decision, now: UnixNs) -> Grounds:
+        """Return the grounds of what was decided about it at ``now``. Pure."""
+        ...
+
+    async def look_at_policies(self, guard: PolicyChecks) -> None:
+        """Let ``guard`` look at what decides, before anything is ended by it."""
+        ...
+
+    async def takes_along(self, candidate: Candidate[S]) -> Sequence[str]:
+        """Return the addresses of what would end with it; empty for nothing."""
+        ...
+
+    async def deletion_target(self, candidate: Candidate[S]) -> Target:
+        """Return what ends it where a person asks for that; raises a `UsageError` where people do not delete it."""
+        ...
+
+    async def hold(self, candidate: Candidate[S], hold: Hold, *, replace: bool) -> None:
+        """Keep it from lapsing. A decision that was made before loses its compare, or finds the hold in time.
+
+        Raises `WeakerHoldError` where a stronger hold stands, unless it is to be replaced; and never replaces a legal
+        hold.
+        """
+        ...
+
+    async def release(self, candidate: Candidate[S], *, by: str) -> Hold | None:
+        """End the hold that stands on the thing itself, and return it; None when there was none."""
+        ...
+
+    async def extend(self, candidate: Candidate[S], until: UnixNs, *, by: str) -> None:
+        """Give it time until then. That it is later, and not too late, was looked at before."""
+        ...
+
+
+@runtime_checkable
+class CountedDomain(Protocol):
+    """A managed domain whose names are secrets: a plan tells how many of its things lapse, and not which."""
+
+    async def counts(self, until: UnixNs) -> list[PlanCount]:
+        """Return how many are due by ``until``, by what they are counted by; nothing where that cannot be told."""
+        ...
+
+
 class SimpleDomain(Generic[S]):
     """What most domains have in common: a base for a `FindableDomain` and its `Target` in one object.
 
@@ -223,9 +341,15 @@ class SimpleDomain(Generic[S]):
     ``find`` and ``apply``. Whatever does not fit is defined anew.
     """
 
+    name: str
     is_indexed: bool = False
     batch: int = 1
     database: object | None = None
+
+    if TYPE_CHECKING:
+
+        def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[S]], None]:
+            """See `Domain`."""
 
     def next_deadline(self) -> UnixNs | None:
         """See `Domain`: nobody knows without an index."""
@@ -234,6 +358,18 @@ class SimpleDomain(Generic[S]):
     async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
         """See `Domain`: there is nothing that the act does not compare."""
         return candidates
+
+    def policy_name(self, candidate: Candidate[S]) -> str:
+        """See `Domain`: there is one, with the name of the domain."""
+        return self.name
+
+    def policies(self) -> Mapping[str, str] | None:
+        """See `Domain`: the settings of the domain."""
+        return None
+
+    def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[S]], None]:
+        """See `Domain`: all that may be due at the end of time."""
+        return self.due(_LATEST, size=size)
 
     def details(self, candidate: Candidate[S]) -> dict[str, Any] | None:
         """See `Domain`: nothing."""
@@ -284,7 +420,20 @@ def deletion_by_person(
     )
 
 
-def action_of(domain: Domain[S], candidate: Candidate[S], decision: Decision) -> Action:
+def decided(domain: DomainRules[S], candidate: Candidate[S], now: UnixNs) -> Decision:
+    """Decide about a candidate as the engine does, for sweeps and for people alike."""
+    return believed(domain.decide(candidate, now), candidate, now)
+
+
+def believed(decision: Decision, candidate: Candidate[S], now: UnixNs) -> Decision:
+    """Return what the engine makes of a domain's decision.
+
+    A time that means 'not set' is no anchor, and what a person has given more time is not due before that is over.
+    """
+    return with_extension(without_unset_anchor(decision), candidate.extended, now)
+
+
+def action_of(domain: DomainRules[S], candidate: Candidate[S], decision: Decision) -> Action:
     """Return the act on a candidate that is due, as it was seen."""
     verdict = decision.verdict
     if not isinstance(verdict, Due):
@@ -300,6 +449,7 @@ def action_of(domain: Domain[S], candidate: Candidate[S], decision: Decision) ->
         since=verdict.since,
         anchor_ns=decision.anchor,
         policy=domain.policy(candidate),
+        policy_name=domain.policy_name(candidate),
         hold=candidate.hold,
         details=domain.details(candidate),
         dry_run=candidate.dry_run,

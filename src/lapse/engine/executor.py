@@ -7,6 +7,7 @@ is held, or since when it is due, it is kept.
 
 - Things and journal in one database: acts and rows are one transaction, and holds are looked for again in it.
 - Otherwise: rows with the intents, the acts, rows with the outcomes. Intents that cannot be written prevent the acts.
+- What goes to the trash is there before its intent is written. What cannot be put there is not ended.
 
 Whatever goes wrong is an outcome, never an exception: journalled, counted and logged. A batch that fails although the
 store answers is divided until the items that are to blame are alone. Not guaranteed: after FAILED a thing may be ended
@@ -31,8 +32,10 @@ from lapse.db.errors import DatabaseValueError
 from lapse.engine.domain import Result
 from lapse.engine.journal.port import DeletionReason, Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
+from lapse.engine.safety.blast_radius import PolicyStanding
 from lapse.engine.safety.gate import OpenGate
 from lapse.engine.safety.holds import HeldError, Hold, HoldDoubt, held_error
+from lapse.engine.trash import TrashingTarget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,11 +124,15 @@ class Executor:
             found = [HoldDoubt(str(error) if isinstance(error, LapseError) else "")] * len(actions)
         return [_own_hold(one, now) or other for one, other in zip(actions, found, strict=True)]
 
-    def _against(self, action: Action, held: Hold | HoldDoubt | None, now: UnixNs) -> tuple[Result, Entry] | None:
-        """Return why it is not even tried, with the row that tells; None when it is."""
+    def _against(
+        self, action: Action, held: Hold | HoldDoubt | None, now: UnixNs
+    ) -> tuple[Result] | tuple[Result, Entry] | None:
+        """Return why it is not even tried, with the row that tells, if there is one; None when it is."""
         is_dated = action.anchor_ns is None or is_moment(action.anchor_ns)
         is_due = action.since <= now
-        if held is None and is_dated and is_due and not (self.dry_run or action.dry_run):  # nearly always
+        standing = self.gate.policies.standing(action, now)
+        is_dry = self.dry_run or action.dry_run
+        if held is None and is_dated and is_due and standing is PolicyStanding.ACTS and not is_dry:  # nearly always
             return None
         if not is_dated:
             row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.MISSING_ANCHOR)
@@ -141,7 +148,18 @@ class Executor:
             row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.UNREADABLE_SIGNAL)
             problem = HoldUnknownError(address=action.address, problem=held.problem)
             return Result(Outcome.REFUSED, problem), replace(row, details={"problem": held.problem})
-        return Result(Outcome.WOULD_END), self._row(action, Outcome.WOULD_END, now)
+        return self._kept_by_policy(action, PolicyStanding.DRY if is_dry else standing, now)
+
+    def _kept_by_policy(
+        self, action: Action, standing: PolicyStanding, now: UnixNs
+    ) -> tuple[Result] | tuple[Result, Entry]:
+        if standing is PolicyStanding.DRY:
+            return Result(Outcome.WOULD_END), self._row(action, Outcome.WOULD_END, now)
+        if standing is PolicyStanding.WAITS:  # one row has told it, with the list
+            return (Result(Outcome.REFUSED, self.gate.policies.refusal(action)),)
+        reason = UnknownReason.UNREADABLE_SIGNAL
+        row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=reason)
+        return Result(Outcome.REFUSED, RefusedError(address=action.address, reason=reason)), row
 
     def _kept(self, action: Action, hold: Hold, now: UnixNs) -> tuple[Result, Entry]:
         row = self._row(action, Outcome.HELD, now, verdict="keep", reason=KeepReason.HELD)
@@ -167,14 +185,31 @@ class Executor:
                 return results + [Result(Outcome.WOULD_END)] * len(left)
             done = grant.count  # if nobody lives to tell
             try:
-                came = await self._journalled(left[: grant.count], now)
+                came = await self._prepared(left[: grant.count], now)
                 done = sum(result.outcome in _MAY_BE_DONE for result in came)
             finally:
                 self.gate.done(grant, ended=done)
+            await self.gate.release(left[0].domain)
             results += came
         return results
 
     # --- the act ------------------------------------------------------------------------------------------------------
+
+    async def _prepared(self, actions: Sequence[Action], now: UnixNs) -> list[Result]:
+        """Put into the trash what goes there, and carry out the rest of the way; what cannot be put there stays."""
+        if not isinstance(self.target, TrashingTarget):
+            return await self._journalled(actions, now)
+        try:
+            found = await self.target.into_trash(actions, now)
+        except Exception as error:  # noqa: BLE001 - nothing was ended yet
+            found = [error] * len(actions)
+        kept = {place: one for place, one in enumerate(found) if isinstance(one, Exception)}
+        done = iter(await self._journalled([one for one in found if not isinstance(one, Exception)], now))
+        results = [Result(Outcome.FAILED, kept[place]) if place in kept else next(done) for place in range(len(found))]
+        stays = [actions[place] for place in kept]
+        rows = [self._row(one, Outcome.FAILED, now) for one in stays]
+        await self._tell(stays, rows, [results[place] for place in kept])
+        return results
 
     async def _journalled(self, actions: Sequence[Action], now: UnixNs) -> list[Result]:
         rows = [self._row(one, Outcome.ENDED, now) for one in actions]

@@ -60,8 +60,12 @@ class DomainVerb(StrEnum):
     """What people can do to a domain or to a thing of it, whatever the domain."""
 
     FREEZE = "freeze"
-    HOLD = "hold"
+    PLAN = "plan"
     WHY = "why"
+    HOLD = "hold"
+    EXTEND = "extend"
+    DELETE = "delete"
+    UNDO = "undo"
 
 
 class DomainContext(NamedTuple):
@@ -276,6 +280,15 @@ class Registry:
         if not owner.supports(verb):
             raise UnsupportedVerbError(problem=f"{address}: {owner.unsupported[verb]}")
         return owner
+
+    def demand_freezable(self, name: str, known: Sequence[str]) -> None:
+        """Raise `UnsupportedVerbError` or `NoSuchDomainError` unless a domain is one of ``known``."""
+        if name in known:
+            return
+        for one in self.built_in:
+            if one.name == name and not one.supports(DomainVerb.FREEZE):
+                raise UnsupportedVerbError(problem=one.unsupported[DomainVerb.FREEZE])
+        raise no_such_domain(name, known)
 
     def domain_of(self, error: LapseError, *, default: str) -> str:
         """Return the domain of Lapse itself that a failure is counted for."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, without_unset_anchor
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
 from lapse.core.log import current_work, get_logger
-from lapse.engine.domain import Settled, SignalUnavailableError, action_of
+from lapse.engine.domain import Settled, SignalUnavailableError, action_of, believed
 from lapse.engine.executor import RefusedError
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
@@ -159,13 +159,15 @@ class Sweep(Generic[S]):
         part: str = "",
         is_pass: bool = False,
         kinds: Collection[str] | None = None,
+        settings: str = "",
         chance: Chance = chance,
     ) -> None:
         """Set every metric of the domain to zero; nothing is looked at before `run`.
 
         ``journal`` is the executor's; ``width`` is how many items are in flight, unless that is left to the sweep;
         ``part`` tells apart the sweeps of a domain that has several; ``kinds`` are those of its addresses, if nothing
-        else is to be believed. ``is_pass`` is for a domain that finds what is due
+        else is to be believed; ``settings`` is a hash of its settings, for one that names no policies.
+        ``is_pass`` is for a domain that finds what is due
         by looking at everything, whole groups included, and reports on all of it: its pages come one at a time, so that
         it knows what came of one before it makes the next; they come to the end, also while the domain stands still;
         and the domain itself tells how much is held.
@@ -173,7 +175,7 @@ class Sweep(Generic[S]):
         self.domain = domain
         self.clock = clock
         self._executor, self._journal, self._metrics, self._part = executor, journal, metrics, part
-        self._kinds = kinds
+        self._kinds, self._settings = kinds, settings
         batch = executor.target.batch
         in_flight = width or (WIDTH if batch == 1 else 2 * batch)
         self._is_pass = is_pass
@@ -187,6 +189,7 @@ class Sweep(Generic[S]):
 
     async def run(self, *, proceed: Callable[[], bool], limit: int | None = None) -> SweepReport:
         """Look at everything that may be due, at most ``limit`` items, while ``proceed`` says so."""
+        await self._look_at_policies()
         now = self._began = self._now()
         size = self._page if limit is None else min(self._page, limit)
         pull = _Pull(self.domain.due(now, size=size), proceed, limit)
@@ -256,7 +259,7 @@ class Sweep(Generic[S]):
             _demand_kind(self.domain.name, candidate.address, self._kinds)
             decision = self.domain.decide(candidate, now)
             _demand_verdict(self.domain.name, decision)
-            return without_unset_anchor(decision)
+            return believed(decision, candidate, now)
         except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
             await self._failed(candidate, error, page)
             return None
@@ -304,6 +307,7 @@ class Sweep(Generic[S]):
             pull.counts["interrupted"] += len(page.due)
             return
         try:
+            await self._look_at_policies()  # one may be another one since this run began
             results = await self._executor.execute([action for _, action in page.due])
         except Exception as error:  # noqa: BLE001 - a defect, whose cause is looked for in the log and not in the rest
             for candidate, _ in page.due:
@@ -317,6 +321,10 @@ class Sweep(Generic[S]):
         for (candidate, _), (outcome, problem) in zip(page.due, results, strict=True):
             again = next_look if outcome in _NOT_YET else None
             page.count(self._settled(candidate, outcome, page, next_check=again, problem=problem))
+
+    async def _look_at_policies(self) -> None:
+        if not self._is_pass:  # what passes look at, their policies say, and not the domain
+            await self._executor.gate.policies.look(self.domain, settings=self._settings)
 
     async def held_back(self) -> float | None:
         """Return for how many seconds nothing of the domain may be ended, if that is known; asks the gate."""

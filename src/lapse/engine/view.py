@@ -16,7 +16,7 @@ import msgspec
 
 from lapse.core.decision import Keep, KeepReason
 from lapse.core.duration import short
-from lapse.core.timestamps import to_timestamp
+from lapse.core.timestamps import from_timestamp, to_timestamp
 
 if TYPE_CHECKING:
     from lapse.core.address import Address
@@ -162,6 +162,11 @@ def encode(view: object) -> bytes:
     return msgspec.json.encode(view, enc_hook=_printed)
 
 
+def decode(text: bytes, kind: type[T]) -> T:
+    """Read the JSON form of a view; raises `msgspec.DecodeError`, of which a wrong field is a kind."""
+    return msgspec.json.decode(text, type=kind, dec_hook=_read)
+
+
 def schemas(kinds: Iterable[type]) -> dict[str, Any]:
     """Return the JSON schemas of views and of the views in them, by their names."""
     _, components = msgspec.json.schema_components(kinds, schema_hook=_schema, ref_template=f"{SCHEMAS}{{name}}")
@@ -183,6 +188,15 @@ def _printed(value: object) -> str:
     if isinstance(value, Moment):
         return to_timestamp(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+def _read(kind: type, value: Any) -> Any:  # noqa: ANN401 - of the kind that is asked for
+    if kind is Moment and isinstance(value, str):
+        found = from_timestamp(value)
+        if found is None:
+            raise ValueError(f"{value!r} is not a time")
+        return Moment(found)
+    raise NotImplementedError(f"{kind.__name__} is not read from JSON")
 
 
 def _schema(kind: type) -> dict[str, Any]:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import AddressKind
-from lapse.engine.registry import NOT_EXPLAINED, DomainVerb, Noun, Registration
+from lapse.engine.registry import Noun, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.core.decision import Reason
-
-_UNSUPPORTED: Final = {
-    DomainVerb.HOLD: "Objects are held by an annotation, lapse.dev/hold=true",
-    DomainVerb.WHY: NOT_EXPLAINED,
-}
 
 
 def _history_reasons() -> Iterable[Reason]:
@@ -44,9 +39,8 @@ def _object_kinds() -> Iterable[Any]:
 
 HISTORY: Final = Registration(
     name="history",
-    kinds=(AddressKind("history", "NAMESPACE"),),
+    kinds=(AddressKind("history", "NAMESPACE", also=("ChaosExperimentHistory.chaos.gushchin.dev", "cehist")),),
     reasons=_history_reasons,
-    unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     object_kinds=_object_kinds,
     definitions=_definitions,
@@ -58,7 +52,6 @@ RETENTION: Final = Registration(
     name="retention",
     has_foreign_kinds=True,
     reasons=_retention_reasons,
-    unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     budget_setting="retention_deletion_budget",
     routes={

@@ -2,8 +2,8 @@
 
 One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
 over one listing (`lapse.history.retention.passes`), which is a sweep of the engine. Whatever is wrong with one policy
-or one kind is told in its status and in the log, and the others go on. Where nobody chose a TTL, a store that was never
-swept by it is passed over dry for a whole interval (`lapse.history.retention.runs`).
+or one kind is told in its status and in the log, and the others go on. A policy that is new or changed is counted
+before it ends anything (`lapse.engine.safety.blast_radius`).
 
 Two processes that do this at once are no harm: acts carry the version that was judged, and the second finds it done.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import DueReason, KeepReason, Reason
@@ -25,7 +25,7 @@ from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.safety.holds import hold_of
-from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, address, domain_of, is_record
+from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, domain_of, is_record
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.policies import (
     LoadedPolicies,
@@ -38,18 +38,17 @@ from lapse.history.policy.policies import (
 )
 from lapse.history.policy.policy import Policy, RetentionPolicyError
 from lapse.history.retention.completions import Completions, labels_of
-from lapse.history.retention.listing import LEFT_ALONE
+from lapse.history.retention.listing import LEFT_ALONE, Listing
 from lapse.history.retention.passes import DOMAINS, REASONS, Pass
 from lapse.history.retention.runs import (
     GRANT,
-    FirstPass,
-    MemoryNotes,
     OutcomeCounts,
     RunReason,
     StatusWriter,
     of_broken,
     of_error,
     of_report,
+    of_waiting,
 )
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import StoreUnavailableError
@@ -64,14 +63,15 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Turn
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.blast_radius import PolicyCount
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.policies import StoredPolicy
     from lapse.history.retention.completions import Experiment
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
-    from lapse.kube.resources import Json
+    from lapse.kube.resources import Json, Kind
     from lapse.objects.port import HoldLookup, ObjectStore, Reader
+    from lapse.objects.trash.moves import ObjectTrash
 
 SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
 """As the founding document names it; the library adds ``_total``."""
@@ -82,7 +82,7 @@ _OPEN_GATE: Final = OpenGate()
 _RETRY_SECONDS: Final = 60.0
 """The time before the next pass after a store did not answer."""
 _NS: Final = 1_000_000_000
-_CAUTION: Final = "history_ttl is not set, and no pass over all records has deleted anything by its default"
+_CAUTION: Final = "what was there before the policy was first seen stays"
 _log = get_logger("lapse.history")
 
 
@@ -123,6 +123,13 @@ class _PassRequest:
         return not self.dry_run and not self.labels
 
 
+class PoliciesOfKind(NamedTuple):
+    """The policies in force that are about one kind, and those of them that may delete."""
+
+    policies: list[Policy]
+    acting: frozenset[str]
+
+
 class Retention:
     """Everything that runs for records and for what policies select, on one object store."""
 
@@ -140,9 +147,9 @@ class Retention:
         gate: Gate = _OPEN_GATE,
         left_alone: Collection[str] = LEFT_ALONE,
         history_ttl_is_default: bool = False,
-        notes: Notes | None = None,
         direct: Reader | None = None,
         selected: ObjectStore | None = None,
+        trash: ObjectTrash | None = None,
         actor: str = _ACTOR,
         chance: Chance = chance,
     ) -> None:
@@ -150,16 +157,14 @@ class Retention:
 
         ``history`` and ``documents`` are the policies of the settings; a document that cannot be read is told with the
         first pass. ``direct`` reads what is judged: the store itself unless said otherwise. ``selected`` is the store
-        as the account for policies sees it: what policies select is read and ended there, and nowhere else. ``notes``
-        outlive the process.
+        as the account for policies sees it: what policies select is read and ended there, and nowhere else. ``trash``
+        keeps what was ended for a while. ``history_ttl_is_default`` says that nobody chose the TTL of records.
         """
         self._store, self._direct = store, store if direct is None else direct
         self._selected, self._advice = selected, "" if selected is None else GRANT
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
-        self._gate, self._left_alone, self._actor = gate, frozenset(left_alone), actor
-        self._first = FirstPass(
-            notes or MemoryNotes(), interval=interval, clock=clock, is_needed=history_ttl_is_default
-        )
+        self._gate, self._left_alone, self._actor, self._trash = gate, frozenset(left_alone), actor, trash
+        self._history_ttl_is_default = history_ttl_is_default
         self._wanted = [history]
         self._unusable: dict[str, RetentionPolicyError] = {}
         self._status = StatusWriter(store, metrics=metrics, clock=clock)
@@ -169,8 +174,8 @@ class Retention:
                 self._wanted.append(read_document(document))
             except RetentionPolicyError as error:
                 self._unusable[str(error.details["name"])] = error
-        metrics.expect_passes(HISTORY, reasons=REASONS)
-        metrics.expect_passes(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
+        metrics.expect_sweep(HISTORY, reasons=REASONS)
+        metrics.expect_sweep(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
         metrics.count_also(
             SEED_METRIC,
             "Records that were deleted because of their age; counted as in lapse_deletions_total",
@@ -192,6 +197,38 @@ class Retention:
                 chance=chance,
             )
         ]
+
+    @property
+    def reader(self) -> Reader:
+        """Reads what policies select, with the rights that they have."""
+        return self._direct if self._selected is None else self._selected
+
+    async def in_force(self) -> list[PoliciesOfKind]:
+        """Return the policies as a pass would take them now, by kind; raises what the store answers."""
+        loaded = await self._load()
+        against = conflicts(loaded)
+        found = []
+        for policies in _by_kind(loaded):
+            used = [read for _, read in policies]
+            found.append(PoliciesOfKind(used, frozenset(one.name for one in used if one.name not in against)))
+        return found
+
+    async def look_at_policies(self, domain: str) -> None:
+        """Count what new and changed policies of ``domain`` would end, before anything is ended by them."""
+        for policies in _by_kind(await self._load()):
+            if domain_of(policies[0][1]) == domain:
+                await self._waiting(policies, [read.name for _, read in policies])
+
+    def listing(self, policies: Sequence[Policy], kind: Kind[Any]) -> Listing:
+        """Return the listing of a pass of these policies."""
+        return Listing(
+            policies=policies,
+            kind=kind,
+            direct=self.reader,
+            clock=self._clock,
+            labels=NO_LABELS,
+            left_alone=self._left_alone,
+        )
 
     async def publish(self) -> None:
         """Make the policies of the settings objects of the store; raises `StoreUnavailableError`."""
@@ -228,17 +265,20 @@ class Retention:
         for domain in DOMAINS:
             held = sum(run.kept.get(KeepReason.HELD, 0) for run in runs.values() if run.domain == domain)
             self._metrics.holding(domain, held)
+            self._metrics.expecting(domain, next_run / _NS)
         return runs
 
     def first_pass_ends(self) -> UnixNs | None:
-        """Return when a first pass that is under way ends; None when none is."""
-        return self._first.ends
+        """Return when the next first pass that is under way ends; None when none is."""
+        ends = [self._gate.policies.first_pass_ends(domain) for domain in DOMAINS]
+        return min((one for one in ends if one is not None), default=None)
 
     async def is_unproved(self, only: Collection[str]) -> bool:
         """Whether a pass would be the first real one by a limit that nobody chose: a person is asked before."""
-        if not self._first.is_needed or POLICY_NAME not in only:
+        if not self._history_ttl_is_default or POLICY_NAME not in only:
             return False
-        return await self._first.is_ahead((await self._load()).policies)
+        unchosen = [one for one in (await self._load()).policies if _is_unchosen(one)]
+        return bool(unchosen) and not await self._gate.policies.is_proved(HISTORY, POLICY_NAME)
 
     # --- passes -------------------------------------------------------------------------------------------------------
 
@@ -273,11 +313,10 @@ class Retention:
     async def _run_acting(
         self, asked: _PassRequest, policies: Sequence[StoredPolicy], acting: Collection[str]
     ) -> dict[str, PolicyRun]:
-        is_first = asked.is_careful and await self._first.is_under_way(policies)
-        used = [
-            replace(read, dry_run=True) if asked.dry_run or (is_first and read.name == POLICY_NAME) else read
-            for _, read in policies
-        ]
+        waiting = set() if asked.dry_run else await self._waiting(policies, acting, once=not asked.is_careful)
+        used = [replace(read, dry_run=True) if asked.dry_run or read.name in waiting else read for _, read in policies]
+        if asked.is_whole and not asked.is_careful:  # a person has asked for it, and knows what would go
+            await self._prove([read for read in used if read.name in acting and not read.dry_run])
         try:
             runs = await self._pass(
                 used, acting=acting, labels=asked.labels, on_item=asked.on_item, proceed=asked.proceed
@@ -286,14 +325,41 @@ class Retention:
             if not isinstance(error, LapseError):
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
             return {name: of_error(name, error, domain=domain_of(used[0]), advice=self._advice) for name in acting}
-        own = runs.get(POLICY_NAME)
-        if is_first and own is not None and own.deleted:
-            ends = self._first.ends
-            until = "until the first pass can be recorded" if ends is None else f"until {to_timestamp(ends)}"
-            _log.warning("first_pass_was_dry", would_delete=own.deleted, reason=f"{_CAUTION}; no pass does so {until}")
-        if own is not None and own.is_ready and not (own.dry_run or asked.labels):
-            await self._first.acted()
+        runs |= {name: of_waiting(runs[name]) for name in waiting if runs[name].is_ready}
+        self._tell_first_passes([runs[read.name] for read in used if read.name in runs and not read.dry_run])
         return runs
+
+    async def _waiting(
+        self, policies: Sequence[StoredPolicy], acting: Collection[str], *, once: bool = False
+    ) -> set[str]:
+        """Return which of the policies that would act may not yet: what is new or changed is counted first."""
+        guard, reads = self._gate.policies, [read for _, read in policies]
+        found: set[str] = set()
+        for read in reads:
+            domain = domain_of(read)
+            if read.name not in acting:
+                continue
+            if read.dry_run:  # so that its first pass is over when it is meant
+                await guard.see(domain, read.name)
+            elif not await guard.judge(
+                domain, read.name, read.digest, partial(self._count_due, reads, read.name), once=once
+            ):
+                found.add(read.name)
+        return found
+
+    async def _count_due(self, policies: Sequence[Policy], name: str) -> PolicyCount:
+        return (await self._new_pass(policies, acting={name}).count())[name]
+
+    async def _prove(self, policies: Sequence[Policy]) -> None:
+        for policy in policies:
+            await self._gate.policies.prove(domain_of(policy), policy.name)
+
+    def _tell_first_passes(self, runs: Sequence[PolicyRun]) -> None:
+        for run in runs:
+            ends = self._gate.policies.first_pass_ends(run.domain)
+            if run.dry_run and run.deleted and ends is not None:
+                reason = f"{_CAUTION} until {to_timestamp(ends)}"
+                _log.warning("first_pass_was_dry", policy=run.name, would_delete=run.deleted, reason=reason)
 
     async def _load(self) -> LoadedPolicies:
         """Return the policies that there are, and those of the settings that are not published.
@@ -336,17 +402,9 @@ class Retention:
             counts.add(item)
             on_item(item)
 
-        reports = await Pass(
-            policies,
-            direct=self._direct if self._selected is None else self._selected,
-            executor=self._executor(self._selected),
-            journal=self._journal,
-            metrics=self._metrics,
-            clock=self._clock,
-            left_alone=self._left_alone,
-            acting=acting,
-            on_item=count,
-        ).run(labels=labels, proceed=lambda: proceed() and counts.failed_in_a_row < _PATIENCE)
+        reports = await self._new_pass(policies, acting=acting, on_item=count).run(
+            labels=labels, proceed=lambda: proceed() and counts.failed_in_a_row < _PATIENCE
+        )
         return {
             policy.name: of_report(
                 policy.name,
@@ -362,9 +420,24 @@ class Retention:
             if policy.name in acting
         }
 
+    def _new_pass(
+        self, policies: Sequence[Policy], *, acting: Collection[str], on_item: Callable[[PassItem], None] = _ignore
+    ) -> Pass:
+        return Pass(
+            policies,
+            direct=self._direct if self._selected is None else self._selected,
+            executor=self._executor(self._selected),
+            journal=self._journal,
+            metrics=self._metrics,
+            clock=self._clock,
+            left_alone=self._left_alone,
+            acting=acting,
+            on_item=on_item,
+        )
+
     def _executor(self, store: ObjectStore | None = None) -> Executor:
         return Executor(
-            ObjectTarget(self._store if store is None else store, self._holds),
+            ObjectTarget(self._store if store is None else store, self._holds, trash=self._trash),
             self._journal,
             clock=self._clock,
             metrics=self._metrics,
@@ -377,13 +450,9 @@ class Retention:
         loaded = await self._load()
         policies = [one for one in loaded.policies if is_record(one[1])]
         if any(read.name == POLICY_NAME for _, read in policies) and POLICY_NAME not in conflicts(loaded):
-            is_first = await self._first.is_under_way(policies) or self._first.was_under_way(policies)
-            used = [
-                replace(read, dry_run=True) if is_first and read.name == POLICY_NAME else read for _, read in policies
-            ]
-            runs = await self._pass(used, acting={POLICY_NAME}, labels=labels_of(experiment))
-            if is_first and runs[POLICY_NAME].deleted:
-                _log.info("completion_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=_CAUTION)
+            waiting = await self._waiting(policies, {POLICY_NAME})
+            used = [replace(read, dry_run=True) if read.name in waiting else read for _, read in policies]
+            await self._pass(used, acting={POLICY_NAME}, labels=labels_of(experiment))
         return ReconcileResult()
 
 
@@ -432,13 +501,21 @@ class RetentionLoop:
         return self._turn is None or self._turn.proceed()
 
 
+_WITHDRAWN: Final = "it is a copy of the settings"
+
+
 def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
     return Action(
         domain=RETENTION,
-        address=address(RETENTION_POLICY, metadata.key),
+        address=RETENTION_POLICY.address(metadata.key),
         uid=metadata.uid,
         version=metadata.resource_version,
-        handle=ObjectHandle(RETENTION_POLICY, metadata.key, metadata.owner_references),
+        handle=ObjectHandle(
+            RETENTION_POLICY,
+            metadata.key,
+            metadata.owner_references,
+            no_trash="the settings say what policies there are",
+        ),
         action=DELETE,
         reason=PublishReason.WITHDRAWN,
         since=now,
@@ -446,6 +523,13 @@ def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
         policy="",
         hold=hold_of(metadata.annotations),
     )
+
+
+def _is_unchosen(stored: StoredPolicy) -> bool:
+    """Whether it is the policy of the settings, and no dry run; one that a person has stored was chosen."""
+    policy, read = stored
+    is_own = not policy.metadata.uid or is_published(policy.metadata)
+    return read.name == POLICY_NAME and not read.dry_run and is_own
 
 
 def _by_kind(loaded: LoadedPolicies) -> list[list[StoredPolicy]]:

@@ -28,11 +28,11 @@ _PLAIN: Final = frozenset({b"", b"identity"})
 class ResponseReader:
     """The response to one request with this method."""
 
-    __slots__ = ("_body", "_buffer", "_inflater", "_method", "_surplus", "begun", "done", "head")
+    __slots__ = ("_body", "_buffer", "_inflater", "_inflates", "_method", "_surplus", "begun", "done", "head")
 
-    def __init__(self, method: bytes) -> None:
-        """Begin with nothing."""
-        self._method = method
+    def __init__(self, method: bytes, *, inflates: bool = True) -> None:
+        """Begin with nothing. Unless it ``inflates``, a body is left as it comes: little can become very much."""
+        self._method, self._inflates = method, inflates
         self._buffer = ReceiveBuffer()
         self._body: Body | None = None
         self._inflater: zlib._Decompress | None = None
@@ -82,6 +82,8 @@ class ResponseReader:
         return None
 
     def _check_coding(self, head: ResponseHead) -> None:
+        if not self._inflates:
+            return
         coding = head.values.get(b"content-encoding", b"").lower()
         if coding == b"gzip":
             self._inflater = zlib.decompressobj(_GZIP)

@@ -111,6 +111,17 @@ class CleanupReport:
     """How long the oldest removed record had been over; None when nothing was removed."""
 
 
+class ExpiringCount(NamedTuple):
+    """How many live records of one application expire until a moment. No names: they are secrets."""
+
+    prefix: Prefix
+    app_id: int
+    number: int
+    """Of records: at least 1."""
+    first_ns: int
+    """The earliest of their expiries, Unix nanoseconds."""
+
+
 class Space(Protocol):
     """One application's records. Arguments are validated; an expired record counts as absent everywhere."""
 
@@ -187,6 +198,14 @@ class Backend(Protocol):
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """Give the number of stored records per prefix and application, expired ones that are not swept included."""
+        ...
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        """Count the live records that are over at ``until_ns``, by prefix and application; None: it cannot tell.
+
+        Costs what is counted, not what is stored, as far as the backend says. Blocks. Not one moment: a record that is
+        written, renewed or removed meanwhile may count or not, and never twice.
+        """
         ...
 
     def check(self) -> None:

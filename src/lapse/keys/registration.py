@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.address import AddressKind
-from lapse.engine.registry import NOT_EXPLAINED, DomainVerb, Noun, Registration, ScopeForm
+from lapse.engine.registry import DomainVerb, Noun, Registration, ScopeForm
 from lapse.keys.validation import MAX_APP_ID, app_number
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ KEYS: Final = Registration(
         DomainVerb.FREEZE: "Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything "
         "removes it",
         DomainVerb.HOLD: "Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with "
-        "lapse keys touch",
-        DomainVerb.WHY: NOT_EXPLAINED,
+        "lapse extend",
+        DomainVerb.DELETE: "Keys are deleted with lapse keys delete: other deletions are journalled by name, and names "
+        "of keys are secrets",
+        DomainVerb.UNDO: "Keys cannot be brought back: their names and values are secrets, of which no copy is kept",
     },
     errors=_errors,
     scope=ScopeForm("APP", "7", _is_app),

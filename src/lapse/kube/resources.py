@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Pr
 import msgspec
 from msgspec import Meta
 
+from lapse.core.address import Address
 from lapse.kube.crd.rules import Time
+from lapse.kube.errors import UnknownKindError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,6 +134,8 @@ class Kind(Generic[T]):
     """Whether status is a write path of its own. Kubernetes' own kinds have it wherever they have a status."""
     short: str = ""
     """What people type: vcr."""
+    word: str = ""
+    """How its addresses begin, where they begin with a word of ours: snapshot."""
     follows: tuple[str, ...] = ()
     """The path to the reference (apiVersion, kind, namespace, name, uid) of the object that one of these follows."""
     validate: Validate = field(default=_no_problems, repr=False, compare=False)
@@ -148,6 +152,15 @@ class Kind(Generic[T]):
     def group(self) -> str:
         """The API group, empty for the core group."""
         return self.api_version.rpartition("/")[0]
+
+    @property
+    def full_name(self) -> str:
+        """``KIND.GROUP``, and ``KIND`` for the core group."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    def address(self, key: ObjectKey) -> Address:
+        """Return the address of an object of this kind."""
+        return Address(self.word or self.full_name, key.namespace, key.name)
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[T]:
@@ -184,6 +197,15 @@ class PartialObject(Struct, frozen=True):
     """An object of which only the metadata was asked for."""
 
     metadata: ObjectMeta
+
+
+def by_word(kinds: Iterable[Kind[Any]], word: str) -> Kind[Any]:
+    """Return the kind whose addresses begin with ``word``; raises `UnknownKindError`."""
+    found = next((kind for kind in kinds if word in {kind.word or kind.full_name, kind.full_name}), None)
+    if found is None:
+        name, _, group = word.partition(".")
+        raise UnknownKindError(kind=name, api_version=group or "v1")
+    return found
 
 
 def metadata_only(kind: Kind[Any]) -> Kind[PartialObject]:

@@ -35,10 +35,11 @@ from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Entry, Journal
+    from lapse.engine.safety.budget import Reservation
     from lapse.kube.resources import ObjectKey
     from lapse.objects.port import ObjectStore
 
@@ -91,17 +92,22 @@ class ConfigMapGateStore:
         self._names = {ALL, *domains}
         self._clock, self._chance = clock, chance
 
-    async def load(self, now: int) -> GateState:
+    async def load(self, now: int, *, holder: str = "") -> GateState:
         """See `GateStore`; the ConfigMap is made if there is none."""
         return self._state(await self._found())
 
-    async def spend(self, state: GateState, spent: Ledger) -> GateState:
+    async def spend(
+        self, state: GateState, spent: Ledger, *, holder: str, mine: Sequence[Reservation], now: int
+    ) -> GateState:
         """See `GateStore`."""
         changes = {"data": {_SPENT: msgspec.json.encode(spent).decode()}}
         try:
             return self._state(await self._store.patch(CONFIG_MAP, self._key, changes, version=state.version))
         except (NotFoundError, ConflictError) as error:
             raise self._conflict(str(error)) from error
+
+    async def release(self, holder: str, mine: Sequence[Reservation], *, now: int) -> None:
+        """See `GateStore`: what was taken stands in the ledger, and stays there when it is done."""
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
         """See `GateStore`."""
@@ -112,8 +118,11 @@ class ConfigMapGateStore:
         await self._store.patch(CONFIG_MAP, self._key, changes)
         await self._tell(row)
 
-    async def resume(self, name: str, row: Entry) -> list[str]:
-        """See `GateStore`; with `ALL`, what cannot be read is cleared away as well."""
+    async def resume(self, name: str, row: Entry, *, mark: str | None = None) -> list[str]:
+        """See `GateStore`; with `ALL`, what cannot be read is cleared away as well.
+
+        ``mark`` is of no use here: who resumes is on another machine than the operator, which asks the API server.
+        """
         for attempt in range(_ATTEMPTS):
             found = await self._found()
             changes, resumed = self._without(found, name)
@@ -138,6 +147,11 @@ class ConfigMapGateStore:
         """See `Notes`."""
         await self._found()
         await self._store.patch(CONFIG_MAP, self._key, {"data": {_NOTE + name: text}})
+
+    async def list_notes(self, prefix: str) -> dict[str, str]:
+        """See `Notes`."""
+        data = (await self._found()).data or {}
+        return {key.removeprefix(_NOTE): text for key, text in data.items() if key.startswith(_NOTE + prefix)}
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

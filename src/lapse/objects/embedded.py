@@ -8,7 +8,7 @@ deletion's own transaction.
 
 As Kubernetes has it, and on purpose: names, labels, annotations and sizes are bounded; a patch that changes nothing is
 no change; a patch that names a uid or resource version of its own is held to it. Unlike it: namespaces are not objects,
-any valid one exists; there are no finalizers, so a deletion is done when it is answered.
+any valid one exists; there are no finalizers, so a deletion is done when it is answered; what is held is no garbage.
 
 Not guaranteed: how long the past is kept, only how much of it (``changes_kept``, ``bytes_kept``): a list in pages or a
 watch that fell behind that gets `GoneError`. What was deleted stays in the file until its log is trimmed. A store
@@ -34,7 +34,7 @@ from lapse.engine.journal.sqlite import INTENT_SCRIPTS
 from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.holds import held_error
-from lapse.engine.safety.sqlite import HOLDS_SCRIPTS, NOTES_SCRIPTS
+from lapse.engine.safety.sqlite import EXTENSIONS_SCRIPTS, HOLDS_SCRIPTS, NOTES_SCRIPTS
 from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
@@ -45,7 +45,7 @@ from lapse.kube.errors import (
     StoreUnavailableError,
     UnknownKindError,
 )
-from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page
+from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page, by_word
 from lapse.objects import documents
 from lapse.objects.change_log import ListQuery, Wakeups, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.documents import as_json, check_namespace, decode, encode
@@ -85,6 +85,7 @@ A = TypeVar("A")
 _SCRIPTS: Final = (
     SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, SQL["schema_2"], SQL["schema_3"], *NOTES_SCRIPTS,
     *HOLDS_SCRIPTS, *LEASE_SCRIPTS, *INTENT_SCRIPTS,
+    *EXTENSIONS_SCRIPTS,
 )  # fmt: skip
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
@@ -125,7 +126,9 @@ class EmbeddedStore:
         self._holds = Holds(self._kinds.values())
         self._tables = Tables(ChangeRetention(changes_kept, bytes_kept))
         self._wakeups = Wakeups(database.file, clock=clock, noticed=self._look_for_garbage)
-        self._collector = Collector(self._submit, tables=self._tables, clock=clock, done=self._wakeups.wake)
+        self._collector = Collector(
+            self._submit, tables=self._tables, holds=self._holds, clock=clock, done=self._wakeups.wake
+        )
         self._looked = False
 
     @property
@@ -187,6 +190,10 @@ class EmbeddedStore:
             return self._kinds[api_version, kind]
         except KeyError:
             raise UnknownKindError(kind=kind, api_version=api_version) from None
+
+    async def resolve_word(self, word: str) -> Kind[Any]:
+        """See `ObjectStore`."""
+        return by_word(self._kinds.values(), word)
 
     async def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """See `ObjectStore`. Ends when the store is closed."""
@@ -291,15 +298,23 @@ class EmbeddedStore:
         # What is asked for twice goes once: the first one does it, the second finds nothing.
         numbers = {one: number for number, one in reversed(list(enumerate(removals)))}
 
+        patches = {number: self._ending(one) for number, one in enumerate(deletions) if one.instead is not None}
+
         def delete(cursor: apsw.Cursor) -> tuple[Sequence[LapseError | None], bool]:
             held = self._holds.over(cursor, [one.uid for one in deletions], UnixNs(self._clock.wall_ns()))
-            free = {one: number for one, number in numbers.items() if number not in held} if held else numbers
+            kept = held.keys() | patches.keys()
+            free = {one: number for one, number in numbers.items() if number not in kept} if kept else numbers
             gone, garbage = self._tables.remove_all(cursor, free)
             removed = sorted(free[one] for one in gone)
-            if removed:
-                also(cursor, removed)
             refusals: list[LapseError | None] = [None] * len(removals)
-            for number in set(range(len(removals))).difference(removed):
+            for number in patches.keys() - held.keys():
+                answer, is_garbage = patches[number](cursor)
+                refusals[number] = answer if isinstance(answer, ObjectError) else None
+                garbage = garbage or is_garbage
+                removed += [] if isinstance(answer, ObjectError) else [number]
+            if removed:
+                also(cursor, sorted(removed))
+            for number in set(range(len(removals))).difference(removed, set(patches) - held.keys()):
                 one = deletions[number]
                 refusals[number] = (
                     _held(one, held[number])
@@ -314,6 +329,27 @@ class EmbeddedStore:
         for kind in {one.place.kind for one in removals[1:]}:
             self._wakeups.wake(kind)
         return refusals
+
+    def _ending(self, deletion: Deletion) -> Operation[tuple[Any, bool]]:
+        """Make the operation that patches an object instead of removing it."""
+        kind, key = self._known(deletion.kind), deletion.key
+        asked = as_json(kind, key, cast("Json", deletion.instead))
+        change = partial(documents.patched, kind, changes=asked)
+        return self._patching(kind, key, change, uid=deletion.uid, version=deletion.version)
+
+    async def prepare(self, kind: Kind[Any]) -> None:
+        """See `lapse.objects.holds.cluster.Dependants`: everything is known."""
+
+    def owned_by(self, uid: str) -> Sequence[tuple[Kind[Any], Any]]:
+        """See `lapse.objects.holds.cluster.Dependants`."""
+        found = self._read(lambda cursor: rows(cursor, SQL["owned"], (uid,)))
+        kinds = {kind_name(kind): kind for kind in self._kinds.values()}
+        return [(kinds[name], _decode(kinds[name], body)) for name, body in found if name in kinds]
+
+    def owning(self, uids: Sequence[str]) -> set[str]:
+        """See `lapse.objects.holds.cluster.Dependants`."""
+        asked = encode(list(uids)).decode()
+        return {uid for (uid,) in self._read(lambda cursor: rows(cursor, SQL["owning"], (asked,)))}
 
     async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | None]:
         """See `HoldLookup`. What it finds may change at once; `delete_all` looks again."""

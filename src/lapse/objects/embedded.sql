@@ -212,9 +212,27 @@ SELECT id, owner FROM garbage ORDER BY id LIMIT 1;
 -- name: unqueue
 DELETE FROM garbage WHERE id = ?;
 
+-- name: queue_gone_above
+-- Whatever a hold has saved is looked at again when that changes: the owners that are gone, of the object and up the chain.
+WITH RECURSIVE above (uid) AS (
+    SELECT ?1
+    UNION
+    SELECT owner.value FROM above CROSS JOIN objects USING (uid) CROSS JOIN json_each(objects.owners) AS owner
+)
+INSERT INTO garbage (owner) SELECT uid FROM above WHERE NOT EXISTS (SELECT 1 FROM objects WHERE objects.uid = above.uid);
+
 -- name: dependents
-SELECT objects.kind, objects.namespace, objects.name, objects.owners FROM owners JOIN objects ON objects.uid = owners.dependent
-WHERE owners.owner = ? LIMIT ?;
+SELECT objects.kind, objects.namespace, objects.name, objects.owners, objects.uid
+FROM owners CROSS JOIN objects ON objects.uid = owners.dependent
+WHERE owners.owner = ? AND owners.dependent > ? ORDER BY owners.dependent LIMIT ?;
+
+-- name: owned
+SELECT objects.kind, changes.body FROM owners JOIN objects ON objects.uid = owners.dependent JOIN changes USING (version)
+WHERE owners.owner = ?;
+
+-- name: owning
+-- Which of the objects of ?1 (a JSON array of uids) own something.
+SELECT value FROM json_each(?1) WHERE EXISTS (SELECT 1 FROM owners WHERE owners.owner = value);
 
 -- name: count_bytes
 UPDATE log SET

@@ -10,6 +10,9 @@ waiting. As the queue is written with its cause and emptied with its effect, a c
 the next process that opens the file, or sees a commit in it, goes on. Two collectors on one file are harmless; each
 step decides on what it finds under the write lock.
 
+What is held, or owns what is, stays although its owners are gone: somebody may have removed them past Lapse, or a hold
+came after an owner had been ended. It is looked at again when a hold on it changes or is removed.
+
 It is apart from `lapse.engine.executor` on purpose: that one ends what lapses, by decision; this one follows from it.
 """
 
@@ -19,11 +22,23 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from lapse.core.clock import UnixNs
 from lapse.core.jitter import backoff
 from lapse.core.log import get_logger
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.documents import decode, stamped, without_owners
-from lapse.objects.tables import SQL, ObjectRecord, ObjectRow, Tables, find, is_alive, next_version, owners_text, rows
+from lapse.objects.tables import (
+    SQL,
+    Holds,
+    ObjectRecord,
+    ObjectRow,
+    Tables,
+    find,
+    is_alive,
+    next_version,
+    owners_text,
+    rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,7 +61,7 @@ class Step:
     more: bool
 
 
-def collect_some(tables: Tables, at_most: int = _STEP) -> Operation[Step]:
+def collect_some(tables: Tables, holds: Holds, clock: Clock, at_most: int = _STEP) -> Operation[Step]:
     """Make one step: at most so many dependents of the first owner in the queue."""
 
     def collect(cursor: apsw.Cursor) -> Step:
@@ -54,32 +69,41 @@ def collect_some(tables: Tables, at_most: int = _STEP) -> Operation[Step]:
         if not queued:
             return Step(frozenset(), more=False)
         number, owner = queued[0]
-        touched = set()
+        touched: list[str] = []
         # Uids do not come back; but if ever one did, doubt keeps what depends on it.
-        dependents = [] if is_alive(cursor, owner) else rows(cursor, SQL["dependents"], (owner, at_most))
-        for kind, namespace, name, owners in dependents:
-            _settle(tables, cursor, ObjectRow(kind, namespace, name), owners=decode(owners))
-            touched.add(kind)
-        if len(dependents) < at_most:
+        is_over, after = is_alive(cursor, owner), ""
+        while not is_over and len(touched) < at_most:
+            dependents = rows(cursor, SQL["dependents"], (owner, after, at_most))
+            held = holds.over(cursor, [uid for *_, uid in dependents], UnixNs(clock.wall_ns()))
+            for place, (kind, namespace, name, owners, uid) in enumerate(dependents):
+                after = uid
+                if _settle(
+                    tables, cursor, ObjectRow(kind, namespace, name), owners=decode(owners), keeps=place in held
+                ):
+                    touched.append(kind)
+            is_over = len(dependents) < at_most
+        if is_over:
             cursor.execute(SQL["unqueue"], (number,))
         return Step(frozenset(touched), more=True)
 
     return collect
 
 
-def _settle(tables: Tables, cursor: apsw.Cursor, place: ObjectRow, *, owners: list[str]) -> None:
-    """Remove one dependent, or take its dead owners from it."""
+def _settle(tables: Tables, cursor: apsw.Cursor, place: ObjectRow, *, owners: list[str], keeps: bool) -> bool:
+    """Remove one dependent, unless it is held, or take its dead owners from it; return whether it was changed."""
     gone = {owner for owner in owners if not is_alive(cursor, owner)}
     if len(gone) == len(owners):
-        tables.remove(cursor, place, uid=None, version=None)
-        return
+        if not keeps:
+            tables.remove(cursor, place, uid=None, version=None)
+        return not keeps
     old = find(cursor, place)
     if old is None:
-        return
+        return False
     version = next_version(cursor)
     body = stamped(without_owners(decode(old.body), gone), version)
     left = owners_text([owner for owner in owners if owner not in gone])
     tables.replace(cursor, place, old=old, new=ObjectRecord(old.uid, version, len(body), left, body))
+    return True
 
 
 class Collector:
@@ -90,12 +114,13 @@ class Collector:
         write: Callable[[Operation[Step]], Awaitable[Step]],
         *,
         tables: Tables,
+        holds: Holds,
         clock: Clock,
         done: Callable[[str], None],
     ) -> None:
         """Do nothing yet. ``done`` is told after each step which kinds changed."""
         self._write = write
-        self._step = collect_some(tables)
+        self._step = collect_some(tables, holds, clock)
         self._clock = clock
         self._done = done
         self._task: asyncio.Task[None] | None = None

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.jitter import backoff
 from lapse.kube.api.discovery import Discovery
-from lapse.kube.errors import ConflictError, ObjectError
-from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, metadata_only
+from lapse.kube.errors import ConflictError, ObjectError, UnknownKindError
+from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, by_word, metadata_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.objects.port import ObjectStore
 
 T = TypeVar("T", bound=Object)
@@ -36,7 +36,7 @@ class KubernetesStore:
 
     database: Final = None
 
-    def __init__(self, client: Client, *, kinds: Iterable[Kind[Any]] = ()) -> None:
+    def __init__(self, client: KubeClient, *, kinds: Iterable[Kind[Any]] = ()) -> None:
         """Use ``client``; ``kinds`` are those that `resolve` returns typed."""
         self.client = client
         self._kinds = {(kind.api_version, kind.kind): kind for kind in kinds}
@@ -62,6 +62,13 @@ class KubernetesStore:
         """See `Reader`."""
         known = self._kinds.get((api_version, kind))
         return await self._discovery.find(api_version, kind) if known is None else known
+
+    async def resolve_word(self, word: str) -> Kind[Any]:
+        """See `ObjectStore`."""
+        try:
+            return by_word(self._kinds.values(), word)
+        except UnknownKindError:
+            return await self._discovery.find_preferred(word)
 
     def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """See `ObjectStore`."""

@@ -12,7 +12,8 @@ Guarantees, of every backend.
 - ``list`` shows one moment, also over several pages. ``watch`` from that moment reports every change after it, in
   order, each once; `GoneError` when these are no longer kept.
 - An object whose owners are all gone is removed some time later, and so on down the chain; an object with another
-  living owner stays. An owner is gone when no object has its uid.
+  living owner stays. An owner is gone when no object has its uid. (The embedded store keeps what is held; a cluster
+  does so where the admission policy of `deploy/` is installed.)
 
 Not guaranteed: that resource versions can be compared or counted; that two kinds are read at the same moment; how soon
 garbage goes; in which order the namespaces of a list come. What an owner in another namespace means is not the same
@@ -94,6 +95,13 @@ class ObjectStore(Reader, Protocol):
         """The database that the objects live in, when it is one of ours: its owner can write beside a deletion."""
         ...
 
+    async def resolve_word(self, word: str) -> Kind[Any]:
+        """Return the kind whose addresses begin with ``word``: one of ours, or ``KIND.GROUP`` in the usual version.
+
+        Raises `UnknownKindError`.
+        """
+        ...
+
     def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """Report what happens after the version ``since``, with bookmarks in between, until it is closed.
 
@@ -155,6 +163,8 @@ class Deletion(NamedTuple):
     version: str
     owners: Sequence[OwnerReference] | None = None
     """Its owners in that state; None when they are not known."""
+    instead: Json | None = None
+    """A merge patch that ends it in place of its removal: it is given to the trash."""
 
 
 @runtime_checkable
@@ -176,7 +186,7 @@ class TransactionalStore(ObjectStore, Protocol):
     async def delete_all(
         self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
     ) -> Sequence[LapseError | None]:
-        """Remove what is as expected and not held; return for each what was against it.
+        """Remove what is as expected and not held, or patch it instead; return for each what was against it.
 
         That is what `delete` would have raised, or a `HeldError` with its ``hold``: holds are looked for in the
         transaction itself, wherever they stand, so that one that was placed a moment before still counts.

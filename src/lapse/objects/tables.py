@@ -18,7 +18,7 @@ import msgspec
 
 from lapse.db.sqlite.database import write_rows
 from lapse.db.statements import load_statements
-from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, Hold, hold_of, own_hold_of
+from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD_NAMES, Hold, hold_of, own_hold_of
 from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SQL: Final = load_statements("lapse.objects", "embedded.sql")
 NO_OWNERS: Final = "[]"
-_HOLDS: Final = frozenset({HOLD, HOLD_REASON, HOLD_UNTIL, HELD_DEPENDENTS})
+_HOLDS: Final = frozenset({*HOLD_NAMES, HELD_DEPENDENTS})
 _HOLDING: Final = b"lapse.dev/h"
 """Begins each of these names."""
 _TRIM_EVERY: Final = 64
@@ -170,18 +170,22 @@ class Tables:
         return record.owners != NO_OWNERS and _add_owners(cursor, record.uid, decode(record.owners))
 
     def replace(self, cursor: apsw.Cursor, place: ObjectRow, *, old: ObjectRecord, new: ObjectRecord) -> bool:
-        """Give an object a new body and, perhaps, other owners."""
+        """Give an object a new body and, perhaps, other owners, or another hold."""
         found = _traits_of(new.body).metadata
         traits = (_text(found.labels), _hold_text(found.annotations))
         cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners, *traits))
         self._log(cursor, place, version=new.version, previous=old.version, freed=old.size, body=new.body)
+        garbage = False
+        if _HOLDING in old.body and _hold_text(_traits_of(old.body).metadata.annotations) != traits[-1]:
+            cursor.execute(SQL["queue_gone_above"], (old.uid,))
+            garbage = cursor.connection.changes() > 0
         if old.owners == new.owners:
-            return False
+            return garbage
         before, after = decode(old.owners), decode(new.owners)
         for owner in before:
             if owner not in after:
                 cursor.execute(SQL["remove_owner"], (owner, old.uid))
-        return _add_owners(cursor, old.uid, [owner for owner in after if owner not in before])
+        return _add_owners(cursor, old.uid, [owner for owner in after if owner not in before]) or garbage
 
     def remove(self, cursor: apsw.Cursor, place: ObjectRow, *, uid: str | None, version: int | None) -> bool | None:
         """Remove an object that is as expected; None when there is no such object."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from lapse.engine.running import logins
+from lapse.engine.running.logins import LoginProof
 from lapse.http1.cookies import SignedCookie
 from lapse.proxy.ports import DirectResponse, Proof, Visitor
 from lapse.proxy.router import workspace_of
@@ -119,7 +119,7 @@ class ProxyAuthenticator:
     failures: LoginFailures
 
     async def identify(self, visit: Visit) -> Visitor | DirectResponse:
-        """See `Authenticator`. The answer to a wrong token, ticket or session may wait."""
+        """See `Authenticator`. Who fails often is put off; a right token, ticket or session never is."""
         path, _, query = visit.target.partition("?")
         if path == OPEN_PATH:
             return await self._open(visit, query)
@@ -134,7 +134,7 @@ class ProxyAuthenticator:
                 if found is not None and self.tokens.opens(token_id, found.owner):
                     return Visitor(found.owner, Proof.COOKIE, token_id)
             if self.sessions.is_forged(cookies):
-                await self.failures.failed(logins.LoginProof.SESSION, visit.peer)
+                return self._refused(LoginProof.SESSION, visit, _WHO)
         return _WHO
 
     def still_admits(self, visitor: Visitor) -> bool:
@@ -144,8 +144,7 @@ class ProxyAuthenticator:
     async def _by_token(self, visit: Visit, token: str) -> Visitor | DirectResponse:
         token_id = self.tokens.holder(token)
         if token_id is None:
-            await self.failures.failed(logins.LoginProof.TOKEN, visit.peer)
-            return _WRONG_TOKEN
+            return self._refused(LoginProof.TOKEN, visit, _WRONG_TOKEN)
         found = await self._workspace(visit)
         # An empty owner matches no workspace: somebody else's is answered like one that does not exist.
         owner = found.owner if found is not None and self.tokens.opens(token_id, found.owner) else ""
@@ -158,11 +157,18 @@ class ProxyAuthenticator:
         found = await self._workspace(visit) if ticket != query else None
         token_id = None if found is None else await self.tickets.redeem(ticket, found.workspace)
         if found is None or token_id is None or not self.tokens.opens(token_id, found.owner):
-            await self.failures.failed(logins.LoginProof.TICKET, visit.peer)
-            return _USED
+            return self._refused(LoginProof.TICKET, visit, _USED)
         cookie = self.sessions.set_cookie(found.workspace, token_id, now_seconds=self._seconds())
         # 303 and no-referrer: neither the address with the ticket nor its being used goes any further.
         return DirectResponse(303, "", (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")))
+
+    def _refused(self, proof: LoginProof, visit: Visit, answer: DirectResponse) -> DirectResponse:
+        """Count a failure; return the answer to it, or that somebody has failed too often."""
+        seconds = self.failures.failed(proof, visit.peer)
+        if seconds is None:
+            return answer
+        said = f"Too many wrong tokens, addresses or sessions came from here. Try again in {seconds} seconds."
+        return DirectResponse(429, said, (("Retry-After", str(seconds)),))
 
     async def _workspace(self, visit: Visit) -> Destination | None:
         name = workspace_of(visit.host.encode("latin-1"), self.suffix.encode())

@@ -25,6 +25,7 @@ from lapse.proxy.upstream import UpstreamCutError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from lapse.engine.running.metrics import ProxyMetrics
     from lapse.http1.bodies import Body
     from lapse.http1.connections import ConnectionLimit
     from lapse.http1.heads import RequestHead
@@ -62,6 +63,7 @@ class ProxyContext(Protocol):
     stopping: bool
     clients: dict[ClientConnection, None]
     admitted: ConnectionLimit[ClientConnection | Tunnel]
+    metrics: ProxyMetrics
 
     def serve(self, client: ClientConnection, head: RequestHead) -> Coroutine[None, None, None]:
         """Answer one request, whatever happens."""
@@ -167,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
     def reply(self, reply: DirectResponse, *, keep: bool, with_body: bool = True) -> None:
         """Respond in the workspace's place."""
         keep = keep and self.request_done and not self._proxy.stopping
-        self._put(reply_bytes(reply, keep=keep, with_body=with_body))
+        self._answer(reply, keep=keep, with_body=with_body)
         self._finish(keep=keep)
 
     def hold_body(self) -> None:
@@ -239,11 +241,7 @@ class ClientConnection(asyncio.Protocol):
         self.peer = peer[0].encode() if isinstance(peer, tuple) else b"unknown"
         self._proxy.clients[self] = None
         if not self._proxy.admitted.admit(self, self.peer.decode("latin-1")):
-            self._put(
-                reply_bytes(
-                    DirectResponse(503, "There are too many connections; try again later."), keep=False, with_body=True
-                )
-            )
+            self._answer(DirectResponse(503, "There are too many connections; try again later."), keep=False)
             self.close()
 
     def data_received(self, data: bytes) -> None:
@@ -292,6 +290,10 @@ class ClientConnection(asyncio.Protocol):
             self._written += len(data)
             self._write(data)
 
+    def _answer(self, reply: DirectResponse, *, keep: bool, with_body: bool = True) -> None:
+        self._proxy.metrics.answered(reply.status)
+        self._put(reply_bytes(reply, keep=keep, with_body=with_body))
+
     def _take_head(self) -> None:
         """Begin with the next request, if its head is there and the client takes its answers."""
         limits = self._proxy.limits
@@ -320,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: RejectedError) -> None:
         """Answer a head that cannot be read; what comes behind it cannot be either."""
-        self._put(reply_bytes(DirectResponse(error.status, error.words), keep=False, with_body=True))
+        self._answer(DirectResponse(error.status, error.words), keep=False)
         self._linger()
 
     def _send(self, data: bytes) -> None:

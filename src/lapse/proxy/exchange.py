@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RejectedError
 from lapse.proxy.tunnel import Tunnel
-from lapse.proxy.upstream import UpstreamCutError
+from lapse.proxy.upstream import UpstreamCutError, failure_of
 from lapse.workspaces.tickets import FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lapse.engine.running.metrics import ProxyMetrics
     from lapse.http1.heads import Field, RequestHead, ResponseHead
     from lapse.proxy.client_connection import ClientConnection
     from lapse.proxy.leases import Leases
@@ -152,6 +153,7 @@ class Exchange:
     now: Callable[[], float]
     begin: Callable[[ClientConnection, Tunnel], None]
     end: Callable[[Tunnel], None]
+    metrics: ProxyMetrics
 
     async def request(
         self, client: ClientConnection, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
@@ -238,9 +240,12 @@ class Exchange:
         client.begin_response(
             response_bytes(response, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked
         )
+        self.metrics.answered(response.status)
         try:
             again = await upstream.relay(response)
-        except (UpstreamCutError, RejectedError):
+        except (UpstreamCutError, RejectedError) as error:
+            if (failure := failure_of(error)) is not None:
+                self.metrics.failed(failure)
             client.abort()
             return False
         again = again and client.request_done
@@ -267,6 +272,7 @@ class Exchange:
         if client.transport.is_closing() or upstream.transport.is_closing():
             raise UpstreamCutError
         client.write(upgrade_bytes(response, self.cookies))
+        self.metrics.answered(response.status)
         tunnel = Tunnel(workspace, connection, self.end, visitor=client.visitor)
         ahead, behind = client.detach(), upstream.detach()
         tunnel.join(client.transport, upstream.transport)

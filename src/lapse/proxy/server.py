@@ -25,7 +25,7 @@ from lapse.proxy.leases import Leases
 from lapse.proxy.limits import ProxyLimits
 from lapse.proxy.ports import DirectResponse, GoingDownError, Ms
 from lapse.proxy.router import Router
-from lapse.proxy.upstream import UpstreamCutError, Upstreams
+from lapse.proxy.upstream import UpstreamCutError, Upstreams, failure_of
 from lapse.workspaces.model import DEFAULT_SUFFIX, DOMAIN, check_suffix
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lapse.core.clock import Clock
+    from lapse.engine.running.metrics import ProxyMetrics
     from lapse.http1.heads import RequestHead
     from lapse.proxy.ports import Access, ActivityLeases, Authenticator, Directory, Waker
     from lapse.proxy.tunnel import Tunnel
@@ -120,6 +121,7 @@ class Ports:
     activity: ActivityLeases
     access: Access
     clock: Clock
+    metrics: ProxyMetrics
 
 
 class Proxy:
@@ -133,6 +135,7 @@ class Proxy:
             self.limits.connections, self.limits.connections_per_peer
         )
         self.stopping = False
+        self.metrics = ports.metrics
         self._clock, self._access = ports.clock, ports.access
         self._still_admits = ports.authenticator.still_admits
         self.now = self._seconds()
@@ -164,6 +167,7 @@ class Proxy:
             now=lambda: self.now,
             begin=self._tunnel_begun,
             end=self._tunnel_ended,
+            metrics=self.metrics,
         )
 
     # --- from start to stop -------------------------------------------------------------------------------------------
@@ -224,10 +228,10 @@ class Proxy:
         """Answer one request, whatever happens."""
         try:
             reply = await self._serve(client, head)
-        except RejectedError as error:
-            reply = DirectResponse(error.status, error.words)
-        except UpstreamCutError:
-            reply = pages.CUT
+        except (RejectedError, UpstreamCutError) as error:
+            if (failure := failure_of(error)) is not None:
+                self.metrics.failed(failure)
+            reply = pages.CUT if isinstance(error, UpstreamCutError) else DirectResponse(error.status, error.words)
         except (LapseError, OSError) as error:
             _log.warning("request_not_served", error=type(error).__name__)
             reply = pages.UNAVAILABLE
@@ -312,10 +316,12 @@ class Proxy:
 
     def _tunnel_begun(self, client: ClientConnection, tunnel: Tunnel) -> None:
         self._tunnels.add(tunnel)
+        self.metrics.connected(len(self._tunnels))
         self.admitted.replace(client, tunnel)
 
     def _tunnel_ended(self, tunnel: Tunnel) -> None:
         self._tunnels.discard(tunnel)
+        self.metrics.connected(len(self._tunnels))
         self.admitted.release(tunnel)
         self._access(tunnel.workspace, self._moment())
         self._leases.end(tunnel.connection)

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from lapse.engine.running.metrics import UpstreamFailure
 from lapse.http1.bodies import body_of
 from lapse.http1.heads import ReceiveBuffer, RejectedError, response_head
 
@@ -27,10 +28,24 @@ _AHEAD: Final = 65_536
 _SWITCHING: Final = 101
 _FINAL: Final = 200
 _BAD_GATEWAY: Final = 502
+_TIMED_OUT: Final = 504
 
 
 class UpstreamCutError(ConnectionError):
     """The workspace ended the connection before its response."""
+
+
+class UpstreamUnreachableError(RejectedError):
+    """The workspace takes no connection."""
+
+
+def failure_of(error: RejectedError | UpstreamCutError) -> UpstreamFailure | None:
+    """Return what a workspace did wrong; None where its client did."""
+    if isinstance(error, UpstreamCutError):
+        return UpstreamFailure.CUT
+    if isinstance(error, UpstreamUnreachableError):
+        return UpstreamFailure.UNREACHABLE
+    return {_BAD_GATEWAY: UpstreamFailure.INVALID, _TIMED_OUT: UpstreamFailure.SILENT}.get(error.status)
 
 
 class BodyReceiver(Protocol):
@@ -114,7 +129,10 @@ class Upstream(asyncio.Protocol):
         """Pass the response's body on, to its end; return whether the connection may be used again."""
         body = self._body = body_of(head.length)
         if not body.done and self._buffer:
-            self._pass(body, self._buffer.take())
+            try:
+                self._pass(body, self._buffer.take())
+            except RejectedError as error:
+                raise _by_workspace(error) from error
         if not body.done:
             if self.closed:
                 self._ended_within(body)
@@ -262,7 +280,7 @@ class Upstream(asyncio.Protocol):
         try:
             self._pass(body, data)
         except RejectedError as error:
-            self.fail(error)
+            self.fail(_by_workspace(error))
             self.abort()
 
     def _pass(self, body: Body, data: bytes) -> None:
@@ -321,7 +339,7 @@ class Upstreams:
         return None
 
     async def fresh(self, address: UpstreamAddress) -> Upstream:
-        """Connect to this address. Raises `RejectedError`."""
+        """Connect to this address. Raises `UpstreamUnreachableError`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -330,9 +348,9 @@ class Upstreams:
                 else:
                     _, upstream = await loop.create_connection(self._make, address.host, address.port)
         except TimeoutError as error:
-            raise RejectedError(504, "The workspace takes no connection.") from error
+            raise UpstreamUnreachableError(_TIMED_OUT, "The workspace takes no connection.") from error
         except OSError as error:
-            raise RejectedError(502, "The workspace's program does not listen.") from error
+            raise UpstreamUnreachableError(_BAD_GATEWAY, "The workspace's program does not listen.") from error
         return upstream
 
     def give_back(self, workspace: WorkspaceId, address: UpstreamAddress, *, upstream: Upstream, now: float) -> None:

@@ -17,10 +17,8 @@ from lapse.core.address import Address, AddressError
 from lapse.core.errors import UsageError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import (
-    CAPTURE_SCHEDULE,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
-    OBJECT_KEEPER,
     REQUEST_KINDS,
 )
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
@@ -46,11 +44,6 @@ def checkpoint_name(request_uid: str) -> str:
     return f"mcp-{_hex(request_uid, 16)}"
 
 
-def chunk_name(checkpoint: str, index: int) -> str:
-    """Name one chunk of a checkpoint."""
-    return f"{checkpoint}-{index}"
-
-
 def _hex(text: str, digits: int) -> str:
     return sha256(text.encode()).hexdigest()[:digits]
 
@@ -65,7 +58,7 @@ _GROUPS: Final[dict[str, tuple[Kind[Any], ...]]] = {
     "checkpoints": (MANIFEST_CHECKPOINT,),
     "chunks": (MANIFEST_CHUNK,),
 }
-LISTED: Final = ("vcr", "vrr", "mcr", "csched", KEEPER, "vsc", "mcp", "pv", "pvc")
+LISTED: Final = ("vcr", "vrr", "mcr", "csched", KEEPER, "snapshot", "checkpoint", "volume", "pvc")
 """The words that a message about a wrong one offers; others are understood too."""
 
 
@@ -82,7 +75,7 @@ class PlaceError(AddressError):
 
 def short_name(kind: Kind[Any]) -> str:
     """Return what a kind is called in lists and in addresses as people type them."""
-    return KEEPER if kind is OBJECT_KEEPER else kind.short or kind.kind
+    return kind.word or kind.short or kind.kind
 
 
 def find_kinds(words: Iterable[str]) -> tuple[Kind[Any], ...]:
@@ -123,10 +116,7 @@ class Located:
     @property
     def address(self) -> Address:
         """The one spelling for programs, the journal and HTTP."""
-        kind = self.kind
-        if kind in REQUEST_KINDS or kind in {OBJECT_KEEPER, CAPTURE_SCHEDULE}:
-            return Address(short_name(kind), self.key.namespace, self.key.name)
-        return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, self.key.namespace, self.key.name)
+        return self.kind.address(self.key)
 
     def __str__(self) -> str:
         """Print it short, as people type it."""
@@ -158,6 +148,6 @@ def _addressed(word: str) -> Kind[Any] | None:
     """Return the kind of an address. Exact, unlike the words for lists: an address has one spelling."""
     name, _, group = word.partition(".")
     for kind in ALL_KINDS:
-        if word == short_name(kind) or (name, group) == (kind.kind, kind.group):
+        if word in {short_name(kind), kind.short} or (name, group) == (kind.kind, kind.group):
             return kind
     return None

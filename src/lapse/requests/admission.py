@@ -79,7 +79,7 @@ from lapse.requests.expiry import DOMAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.auth.admission import AdmissionRequest, Person
     from lapse.kube.resources import Kind
     from lapse.requests.api.kinds import ObjectRef
@@ -94,13 +94,13 @@ NEEDED: Final[tuple[Right, ...]] = (
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
     *(right for kind in (VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST) for right in rights_on(kind, "create")),
-    *rights_on(CAPTURE_SCHEDULE, *_WATCHED),
+    *rights_on(CAPTURE_SCHEDULE, *_WATCHED, "patch"),
     *rights_on(CAPTURE_SCHEDULE, "patch", subresource="status"),
     *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
     *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
-    *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
+    *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create", "patch"),
     *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
-    *rights_on(MANIFEST_CHUNK, *_WATCHED, "create"),
+    *rights_on(MANIFEST_CHUNK, *_WATCHED, "create", "patch"),
     *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create", "patch"),
     *rights_on(PERSISTENT_VOLUME_CLAIM, *_WATCHED, "patch", "delete"),
     *rights_on(PERSISTENT_VOLUME, *_WATCHED, "patch"),
@@ -305,7 +305,7 @@ class RequestJudge:
 
     domain = DOMAIN
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: KubeClient) -> None:
         """Ask by ``client``, which may create SubjectAccessReviews."""
         self._reviews = AccessReviews(client)
 

@@ -25,9 +25,10 @@ from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
 from lapse.engine import executor
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.domain import DELETE, Candidate, Settled, action_of, deletion_by_person
+from lapse.engine.domain import DELETE, Candidate, Settled, action_of, decided, deletion_by_person
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.objects.port import Deletion
@@ -49,12 +50,15 @@ if TYPE_CHECKING:
     from lapse.engine.running.metrics import Metrics
     from lapse.kube.resources import Kind, Object, ObjectKey
     from lapse.objects.port import HoldLookup, ObjectStore
+    from lapse.objects.trash.moves import ObjectTrash
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
 
 DOMAIN: Final = REQUESTS.name
+POLICY: Final = "request-ttl"
+"""The policy that decides about finished requests."""
 _LONGEST_WAIT_SECONDS: Final = 60.0
 _SHORTEST_WAIT_SECONDS: Final = 30.0
 _SHOWN: Final = 200
@@ -98,9 +102,10 @@ class FinishedRequests:
 
     def __init__(self, caches: Caches, *, policy: RequestPolicy, clock: Clock) -> None:
         """Begin to follow the caches."""
-        self._policy = policy.digest
+        self._policy, self._rule = policy.digest, policy.ttl_rule
+        self._policies = {POLICY: policy.ttl_digest}
         self.deadlines: Deadlines[tuple[Kind[Any], ObjectKey]] = Deadlines()
-        self._caches, self._ttl, self._clock = caches, policy.request_ttl, clock
+        self._caches, self._rule, self._clock = caches, policy.ttl_rule, clock
         for kind in REQUEST_KINDS:
             caches.of(kind).subscribe(partial(self._changed, kind))
 
@@ -109,7 +114,8 @@ class FinishedRequests:
             if old is not None:
                 self.deadlines.discard((kind, old.metadata.key))
             return
-        deadline = decide(finished(new, self._ttl), UnixNs(self._clock.wall_ns())).deadline
+        seen = candidate(kind, new, self._rule.ttl(new.metadata.annotations))
+        deadline = decided(self, seen, UnixNs(self._clock.wall_ns())).deadline
         if deadline is None:
             self.deadlines.discard((kind, new.metadata.key))
         else:
@@ -122,7 +128,11 @@ class FinishedRequests:
     def _find(self, place: tuple[Kind[Any], ObjectKey]) -> Candidate[Finished] | None:
         kind, key = place
         request = self._caches.of(kind).get(key)
-        return None if request is None else candidate(kind, request, self._ttl)
+        return None if request is None else candidate(kind, request, self._rule.ttl(request.metadata.annotations))
+
+    def until(self, moment: UnixNs) -> list[Candidate[Finished]]:
+        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return [found for place in self.deadlines.until(moment) if (found := self._find(place)) is not None]
 
     def next_deadline(self) -> UnixNs | None:
         """See `Domain`."""
@@ -140,6 +150,26 @@ class FinishedRequests:
         """See `Domain`."""
         return self._policy
 
+    def policy_name(self, candidate: Candidate[Finished]) -> str:
+        """See `Domain`."""
+        return POLICY
+
+    def policies(self) -> dict[str, str]:
+        """See `Domain`: the TTL of finished requests."""
+        return self._policies
+
+    async def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[Finished]], None]:
+        """See `Domain`: all finished requests, from the caches."""
+        self._caches.demand_synced()
+        found = [
+            candidate(kind, one, self._rule.ttl(one.metadata.annotations))
+            for kind in REQUEST_KINDS
+            for one in self._caches.of(kind).items()
+            if is_final(conditions_of(one))
+        ]
+        for start in range(0, len(found), size):
+            yield found[start : start + size]
+
     def details(self, candidate: Candidate[Finished]) -> dict[str, Any] | None:
         """See `Domain`."""
         return None
@@ -147,7 +177,7 @@ class FinishedRequests:
     async def settle(self, settled: Sequence[Settled[Finished]]) -> None:
         """See `Domain`."""
         for one in settled:
-            self.deadlines.look_again((one.candidate.handle.kind, one.candidate.handle.key), one.next_check)
+            one.note(self.deadlines, (one.candidate.handle.kind, one.candidate.handle.key))
 
 
 def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candidate[Finished]:
@@ -160,6 +190,7 @@ def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candid
         state=finished(request, ttl),
         handle=ObjectHandle.of(kind, request),
         hold=hold_of(meta.annotations),
+        extended=extension_of(meta.annotations),
     )
 
 
@@ -192,7 +223,7 @@ class AnnotationTTL:
             await self._finaliser.declare_invalid_ttl(kind, request, message)
             return ReconcileResult()
         considered = candidate(kind, request, ttl)
-        decision = decide(considered.state, UnixNs(self._clock.wall_ns()))
+        decision = decided(self._requests, considered, UnixNs(self._clock.wall_ns()))
         verdict = decision.verdict
         if isinstance(verdict, Due):
             return await self._end(considered, decision)
@@ -202,6 +233,7 @@ class AnnotationTTL:
 
     async def _end(self, considered: Candidate[Finished], decision: Decision) -> ReconcileResult:
         """End it; there is nothing to read again, because the version covers all that was decided on."""
+        await self._executor.gate.policies.look(self._requests)
         (result,) = await self._executor.execute([action_of(self._requests, considered, decision)])
         if result.outcome in {Outcome.ENDED, Outcome.GONE}:
             return ReconcileResult()
@@ -246,9 +278,10 @@ async def delete_by_person(  # noqa: PLR0913 - all but the object named
     journal: Journal,
     actor: str,
     clock: Clock,
+    trash: ObjectTrash | None = None,
     metrics: Metrics | None = None,
 ) -> None:
-    """Delete an object as it was read, unless it is held, or takes along what is.
+    """Delete an object as it was read, unless it is held, or takes along what is; into the ``trash``, if there is one.
 
     A ``keeper`` without a TTL goes with the request that it follows. Raises `HeldError`, and what the store raises.
     """
@@ -271,4 +304,5 @@ async def delete_by_person(  # noqa: PLR0913 - all but the object named
         actor=actor,
         now=now,
     )
-    await executor.delete_by_person(ObjectTarget(store, holds), journal, action, clock=clock, metrics=metrics)
+    target = ObjectTarget(store, holds, trash=trash)
+    await executor.delete_by_person(target, journal, action, clock=clock, metrics=metrics)

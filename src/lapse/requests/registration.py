@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import AddressKind
-from lapse.engine.registry import NOT_EXPLAINED, DomainVerb, Noun, Registration
+from lapse.engine.registry import Noun, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.core.decision import Reason
     from lapse.core.errors import LapseError
-
-_UNSUPPORTED: Final = {
-    DomainVerb.HOLD: "Objects are held by an annotation, lapse.dev/hold=true",
-    DomainVerb.WHY: NOT_EXPLAINED,
-}
 
 
 def _request_reasons() -> Iterable[Reason]:
@@ -59,9 +54,12 @@ def _errors() -> tuple[type[LapseError], ...]:
 
 REQUESTS: Final = Registration(
     name="requests",
-    kinds=tuple(AddressKind(kind, "NAMESPACE") for kind in ("vcr", "vrr", "mcr")),
+    kinds=(
+        AddressKind("vcr", "NAMESPACE", also=("VolumeCaptureRequest.storage.deckhouse.io",)),
+        AddressKind("vrr", "NAMESPACE", also=("VolumeRestoreRequest.storage.deckhouse.io",)),
+        AddressKind("mcr", "NAMESPACE", also=("ManifestCaptureRequest.state-snapshotter.deckhouse.io",)),
+    ),
     reasons=_request_reasons,
-    unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     object_kinds=_object_kinds,
     definitions=_definitions,
@@ -72,18 +70,21 @@ REQUESTS: Final = Registration(
 )
 KEEPERS: Final = Registration(
     name="keepers",
-    kinds=(AddressKind("keeper"),),
+    kinds=(
+        AddressKind("keeper", also=("ObjectKeeper.deckhouse.io",)),
+        AddressKind("snapshot", also=("VolumeSnapshotContent.snapshot.storage.k8s.io", "vsc")),
+        AddressKind("volume", also=("PersistentVolume", "pv")),
+        AddressKind("checkpoint", also=("ManifestCheckpoint.state-snapshotter.deckhouse.io", "mcp")),
+    ),
     reasons=_keeper_reasons,
-    unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     budget_setting="keeper_deletion_budget",
     routes={Registration.LISTS: ("GET /keepers",)},
 )
 SCHEDULES: Final = Registration(
     name="schedules",
-    kinds=(AddressKind("csched", "NAMESPACE"),),
+    kinds=(AddressKind("csched", "NAMESPACE", also=("CaptureSchedule.lapse.dev",)),),
     reasons=_schedule_reasons,
-    unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     budget_setting="schedule_deletion_budget",
 )

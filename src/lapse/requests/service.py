@@ -10,6 +10,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.core.duration import NEVER
 from lapse.core.jitter import Chance, chance
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
@@ -20,7 +21,10 @@ from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import ConflictError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
-from lapse.objects.cluster_holds import ClusterHolds
+from lapse.objects.holds.cluster import ClusterHolds, Dependants
+from lapse.objects.holds.passed_on import hold_marks
+from lapse.objects.holds.steering import Steering
+from lapse.objects.holds.upkeep import HoldUpkeep
 from lapse.objects.port import HoldLookup
 from lapse.objects.target import ObjectTarget
 from lapse.requests.addresses import keeper_name
@@ -51,18 +55,20 @@ from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
 from lapse.requests.controllers.restore import RestoreNotes, VolumeRestore
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
-from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, hold_annotations
+from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, keeper_of_request
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor, TTLMode
 from lapse.requests.registration import REQUESTS
 from lapse.requests.schedules.controller import RUNS_OF, ScheduleController, runs_of
 from lapse.requests.schedules.retention import SupersededRuns
 from lapse.requests.schedules.runs import Runs
+from lapse.requests.trash import trash_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.kube.controller.informer import Informer
@@ -146,6 +152,7 @@ class Requests:
         dry_run: bool = False,
         gate: Gate = _OPEN_GATE,
         hold_kinds: Collection[Kind[Any]] = (),
+        trash_ttl: Duration = NEVER,
         scheduled_manifests: bool = True,
         chance: Chance = chance,
     ) -> None:
@@ -153,8 +160,8 @@ class Requests:
 
         A store that cannot tell by itself what is held is watched: our own kinds, and ``hold_kinds``. ``recorder`` is
         told what people look for, ``reports`` knows what provisioners say beside their objects. ``restore_executor``
-        makes the claims of restores. Whether schedules may capture manifests, which are read with our rights and not
-        with those of an author, ``scheduled_manifests`` says.
+        makes the claims of restores. What is ended can be brought back for ``trash_ttl``. Whether schedules may capture
+        manifests, which are read with our rights and not with those of an author, ``scheduled_manifests`` says.
         """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
         self._restore_executor = restore_executor
@@ -162,8 +169,10 @@ class Requests:
         self.caches = Caches(store, clock=clock, also=also, hold_kinds=hold_kinds)
         reader = store if direct is None else direct
         self.holds: HoldLookup = store if isinstance(store, HoldLookup) else ClusterHolds(reader, self.caches)
+        dependants: Dependants = store if isinstance(store, Dependants) else self.caches
+        self.trash = trash_of(store, trash_ttl, dependants=dependants, clock=clock)
         self.executor = Executor(
-            ObjectTarget(store, self.holds),
+            ObjectTarget(store, self.holds, trash=self.trash),
             journal,
             clock=clock,
             metrics=metrics,
@@ -181,6 +190,8 @@ class Requests:
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
         self.loops.append(_loop(make(self.superseded), "schedules", self.superseded))
+        self.steering = Steering(store, dependants=self.caches, followers=keeper_of_request(store), clock=clock)
+        self.upkeep = HoldUpkeep(reader, self.steering, dependants=self.caches, clock=clock, domain=DOMAIN)
         self._build(reader, conventions, recorder=recorder, reports=reports, chance=chance)
         self._wire()
 
@@ -266,6 +277,7 @@ class Requests:
         for source in sources:
             self.caches.of(source).subscribe(partial(self._source_changed, source))
         self.caches.subscribe_all(self._anything_changed)
+        self.caches.subscribe_all(self.upkeep.changed)
         self.caches.of(PERSISTENT_VOLUME_CLAIM).index(RESTORED, filled_for)
         restores.index(SOURCE, source_of)
 
@@ -341,7 +353,7 @@ def _add(queue: WorkQueue[ObjectKey], _old: Object | None, new: Object | None) -
 
 
 def _hold(obj: Object | None) -> dict[str, str]:
-    return {} if obj is None else hold_annotations(obj.metadata.annotations)
+    return {} if obj is None else hold_marks(obj.metadata.annotations)
 
 
 def _some(old: Object | None, new: Object | None) -> Object:

@@ -18,6 +18,7 @@ from lapse.engine.safety.holds import hold_of
 from lapse.engine.view import Expiry, Moment, known
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
+from lapse.objects.trash.rules import is_in_trash
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ARTIFACT_KINDS)
 """Requests and what they made: what a list shows unless kinds are named."""
 WITH_KEEPER: Final = "with its keeper"
+IN_TRASH: Final = "lies in the trash"
 
 
 class ReadyState(NamedTuple):
@@ -168,6 +170,8 @@ def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule, now: UnixNs) -> Expiry:  #
         return _request_expiry(obj, rule, now)
     if kind is OBJECT_KEEPER:
         return _keeper_expiry(obj)
+    if is_in_trash(kind.kind, obj.metadata):
+        return Expiry(instead=IN_TRASH)
     return Expiry(instead=WITH_KEEPER if _keeper(obj) is not None else "")
 
 
@@ -249,8 +253,10 @@ def is_listed(kind: Kind[Any], obj: Any, kinds: Sequence[Kind[Any]], namespace: 
     """Whether a list of ``kinds`` in ``namespace`` shows an object; None stands for all namespaces.
 
     Keepers and artifacts count as being in the namespace of the request that they were made for. Without ``kinds``, a
-    volume that no keeper owns is not an artifact.
+    volume that no keeper owns is not an artifact, and what lies in the trash is not shown.
     """
+    if not kinds and is_in_trash(kind.kind, obj.metadata):
+        return False
     if namespace is not None and namespace != (obj.metadata.namespace or _requested_from(kind, obj)):
         return False
     return bool(kinds) or kind is not PERSISTENT_VOLUME or _keeper(obj) is not None

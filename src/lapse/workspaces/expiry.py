@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 STANDBY: Final = "standby"
 ARCHIVE: Final = "archive"
-"""The two actions."""
+REMOVE: Final = "remove"
+"""The actions: to standby, to the archive, and out of the trash for good."""
 PROBE_FRESH_MS: Final = 60_000
 """How long a program that has answered its probe is believed."""
 
@@ -45,6 +46,7 @@ class LapseReason(Reason):
 
     STANDBY_TTL_EXPIRED = "standby_ttl_expired"
     ARCHIVE_TTL_EXPIRED = "archive_ttl_expired"
+    TRASH_TTL_EXPIRED = "trash_ttl_expired"
 
 
 class StayReason(Reason):
@@ -96,6 +98,25 @@ def standby_by_row(workspace: Workspace, now: Ms) -> Decision:
 def decide_archive(workspace: Workspace, now: Ms) -> Decision:
     """Say whether a workspace in standby may be archived: by its row alone, whatever is known of connections."""
     return _decide_by_row(workspace, now, action=ARCHIVE)
+
+
+def decide_removal(workspace: Workspace, now: Ms) -> Decision:
+    """Say whether one leaves the trash for good: when its time there is over, and nobody holds it."""
+    until, since = workspace.trash_until, workspace.deleted_at
+    if until is None or since is None:
+        return Decision(Keep(StayReason.OTHER_STATUS))
+    if not (is_set(until) and is_set(since)):
+        return Decision(Unknown(UnknownReason.MISSING_ANCHOR))
+    verdict: Keep | Due
+    if workspace.operation is not Operation.NONE:
+        verdict = Keep(StayReason.OPERATION)
+    elif now <= until:
+        verdict = Keep(KeepReason.NOT_YET, _ns(Ms(until + 1)))
+    elif workspace.held(now):
+        verdict = Keep(KeepReason.HELD, None if workspace.hold_end is None else _ns(workspace.hold_end))
+    else:
+        verdict = Due(REMOVE, LapseReason.TRASH_TTL_EXPIRED, _ns(until))
+    return Decision(verdict, _ns(since), _ns(until))
 
 
 def due_after(workspace: Workspace) -> Ms | None:

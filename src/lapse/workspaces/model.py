@@ -237,6 +237,13 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is seen while an error stands: STANDBY or RUNNING means that the data is in place."""
     op_note: str | None = None
     """What is to be known of an operation while it is under way."""
+    hold_by: str | None = None
+    hold_is_legal: bool = False
+    """Whether it is held until another person than ``hold_by`` releases it."""
+    extended_until: Ms | None = None
+    """Until when a person has given it time, whatever its TTLs say."""
+    trash_until: Ms | None = None
+    """Of one that is deleted: until when it lies in the trash, as an archive; None: it is removed."""
 
     @property
     def awaits_restart(self) -> bool:
@@ -251,7 +258,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def hold_end(self) -> Ms | None:
         """When a hold on it ends; None: not by itself, as where what stands for its end is no time."""
-        return self.hold_until if is_set(self.hold_until) else None
+        return self.hold_until if is_set(self.hold_until) and not self.hold_is_legal else None
 
     @property
     def candidate(self) -> WorkspaceCandidate:
@@ -267,7 +274,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class WorkspaceCandidate(msgspec.Struct, frozen=True, gc=False):
     """A workspace and all that a decision by TTL was made on, to be compared when the decision is carried out.
 
-    Version covers TTLs, holds and what is wanted; the state itself is compared by the statement.
+    Version covers TTLs, holds, extensions and what is wanted; the state itself is compared by the statement.
     """
 
     id: WorkspaceId
@@ -334,6 +341,12 @@ def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
     _check_line("hold_reason", reason, most=_MOST_REASON)
     if until is not None and (not _is_whole(until) or not now < until < _LATEST):
         raise _invalid("hold_until", until, "a time in the future (Unix milliseconds, before the year 10000), or none")
+
+
+def check_extension(until: Ms, *, now: Ms) -> None:
+    """Raise unless it is a time in the future."""
+    if not (is_set(until) and until > now):
+        raise _invalid("extended_until", until, "a time in the future (Unix milliseconds, before the year 2262)")
 
 
 def check_limit(limit: int) -> None:

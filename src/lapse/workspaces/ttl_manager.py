@@ -35,8 +35,10 @@ from lapse.workspaces.activity.port import BATCH, ActivityDoubt, ActivityUnavail
 from lapse.workspaces.errors import WorkspaceStoreError
 from lapse.workspaces.expiry import (
     ARCHIVE,
+    REMOVE,
     STANDBY,
     LapseReason,
+    action_for,
     decide_archive,
     decide_standby,
     standby_by_row,
@@ -44,14 +46,15 @@ from lapse.workspaces.expiry import (
 )
 from lapse.workspaces.model import DOMAIN, DesiredState, Ms, Workspace
 from lapse.workspaces.target import WorkspaceTarget
-from lapse.workspaces.view import address_of, hold_of
+from lapse.workspaces.trash import TrashRule
+from lapse.workspaces.view import address_of, extension_of, hold_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock, UnixNs
     from lapse.core.decision import Decision
-    from lapse.engine.domain import Settled
+    from lapse.engine.domain import Domain, Settled
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.gate import Gate
@@ -80,6 +83,41 @@ class SeenWorkspace(NamedTuple):
     signal: Signal | None = None
 
 
+def decide_seen(seen: SeenWorkspace, now: UnixNs, *, action: str, lease_seconds: float) -> Decision:
+    """Decide by one of the two rules; without a signal by the row alone."""
+    (row, signal), moment = seen, Ms(now // _MS)
+    if action == ARCHIVE:
+        return decide_archive(row, moment)
+    if signal is None:
+        return standby_by_row(row, moment)
+    return decide_standby(row, signal, moment, lease_seconds=lease_seconds)
+
+
+def rule_of(workspace: Workspace, action: str) -> str:
+    """Return a rule with its limit, as the journal has it for the policy."""
+    return f"{action} after {ttl_seconds(workspace, action)}s"
+
+
+def details_of(action: str) -> dict[str, Any]:
+    """Return what the journal is to remember of an act."""
+    return {"desired": _TARGETS[action].value}
+
+
+def policies_of(*actions: str) -> dict[str, str]:
+    """Return the policies of rules: each row carries its own TTL, and other defaults are for workspaces to come."""
+    return dict.fromkeys(actions, "each its own")
+
+
+async def governed_by(
+    store: WorkspaceStore, actions: Collection[str], *, size: int
+) -> AsyncGenerator[Sequence[Candidate[SeenWorkspace]], None]:
+    """Yield the workspaces in the states that rules are about."""
+    after: str | None = None
+    while page := await store.list(limit=size, after=after):
+        after = page[-1].name
+        yield [candidate_of(one) for one in page if action_for(one) in actions]
+
+
 class WorkspaceRule:
     """One of the two rules: a domain of the engine, under the name that both have."""
 
@@ -101,7 +139,7 @@ class WorkspaceRule:
         moment, is_asked = Ms(now // _MS), False
         while page := await find(moment, limit=size, after=self._after):
             self._after, is_asked = page[-1].check_place, True
-            yield [_candidate(one) for one in page]
+            yield [candidate_of(one) for one in page]
         self._after = None
         if self.action == STANDBY and not is_asked:  # metrics tell also when nobody has to be asked
             await self._is_answering()
@@ -112,12 +150,7 @@ class WorkspaceRule:
 
     def decide(self, candidate: Candidate[SeenWorkspace], now: UnixNs) -> Decision:
         """See `Domain`."""
-        (row, signal), moment = candidate.state, Ms(now // _MS)
-        if self.action == ARCHIVE:
-            return decide_archive(row, moment)
-        if signal is None:
-            return standby_by_row(row, moment)
-        return decide_standby(row, signal, moment, lease_seconds=self._activity.lease_seconds)
+        return decide_seen(candidate.state, now, action=self.action, lease_seconds=self._activity.lease_seconds)
 
     async def refresh(self, candidates: Sequence[Candidate[SeenWorkspace]]) -> Sequence[Candidate[SeenWorkspace]]:
         """Read who is there; the rest is in the row, which the change compares."""
@@ -136,11 +169,24 @@ class WorkspaceRule:
 
     def policy(self, candidate: Candidate[SeenWorkspace]) -> str:
         """See `Domain`."""
-        return f"{self.action} after {ttl_seconds(candidate.state.workspace, self.action)}s"
+        return rule_of(candidate.state.workspace, self.action)
+
+    def policy_name(self, candidate: Candidate[SeenWorkspace]) -> str:
+        """See `Domain`."""
+        return self.action
+
+    def policies(self) -> Mapping[str, str]:
+        """See `Domain`."""
+        return policies_of(self.action)
+
+    async def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[SeenWorkspace]], None]:
+        """See `Domain`: those in the state that the rule is about."""
+        async for page in governed_by(self._store, (self.action,), size=size):
+            yield page
 
     def details(self, candidate: Candidate[SeenWorkspace]) -> dict[str, Any] | None:
         """See `Domain`."""
-        return {"desired": _TARGETS[self.action].value}
+        return details_of(self.action)
 
     async def settle(self, settled: Sequence[Settled[SeenWorkspace]]) -> None:
         """Put off the next look at those that stay; what is in doubt is looked at in the next tick."""
@@ -182,8 +228,8 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
     actor: str = ACTOR,
     dry_run: bool = False,
     batch: int = BATCH,
-) -> list[Sweep[SeenWorkspace]]:
-    """Return the sweeps by both rules; nothing is looked at before they run."""
+) -> list[Sweep[Any]]:
+    """Return the sweeps by both rules, and that of the trash; nothing is looked at before they run."""
     metrics.expect_signal(SOURCE)
     executor = Executor(
         WorkspaceTarget(store, clock=clock, batch=batch),
@@ -194,28 +240,26 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
         gate=gate,
         dry_run=dry_run,
     )
+    rules: dict[str, Domain[Any]] = {
+        STANDBY: WorkspaceRule(STANDBY, store, activity, metrics=metrics),
+        ARCHIVE: WorkspaceRule(ARCHIVE, store, activity, metrics=metrics),
+        REMOVE: TrashRule(store),
+    }
     return [
-        Sweep(
-            WorkspaceRule(action, store, activity, metrics=metrics),
-            executor,
-            journal=journal,
-            clock=clock,
-            metrics=metrics,
-            width=batch,
-            part=action,
-        )
-        for action in (STANDBY, ARCHIVE)
+        Sweep(rule, executor, journal=journal, clock=clock, metrics=metrics, width=batch, part=action)
+        for action, rule in rules.items()
     ]
 
 
 def ttl_loop(
-    sweeps: Sequence[Sweep[SeenWorkspace]], *, interval: float, overdue_per_second: int = OVERDUE_PER_SECOND
+    sweeps: Sequence[Sweep[Any]], *, interval: float, overdue_per_second: int = OVERDUE_PER_SECOND
 ) -> SweepLoop:
     """Return the loop that sweeps every ``interval`` seconds, where this process leads. Only time wakes it."""
     return SweepLoop(*sweeps, name=LOOP, interval=interval, overdue_per_second=overdue_per_second)
 
 
-def _candidate(row: Workspace) -> Candidate[SeenWorkspace]:
+def candidate_of(row: Workspace) -> Candidate[SeenWorkspace]:
+    """Return a workspace as both rules see it, before its activity is read."""
     return Candidate(
         address=address_of(row),
         uid=row.id,
@@ -223,6 +267,7 @@ def _candidate(row: Workspace) -> Candidate[SeenWorkspace]:
         state=SeenWorkspace(row),
         handle=row,
         hold=hold_of(row),
+        extended=extension_of(row),
     )
 
 

@@ -1,28 +1,38 @@
-"""People's verbs on workspaces: create, configure, start, stop and archive, on any store.
+"""People's verbs on workspaces: create, configure, start, stop, archive, hold, release and extend, on any store.
 
 A verb is carried out as one change of what is wanted; the reconciler does the rest. An error that stands is cleared by
 start, stop and archive, because that is how a person says that it may be tried again; only after the change was taken,
 so that a refused one leaves it. If the second step fails, the verb can be repeated.
 
-While an operation is under way, all but TTLs is refused (`OperationUnderWayError`): what a person decides on a picture
+A hold, its end and an extension compare the version that they were decided on, so that of two people at the same moment
+the second sees what the first has done. While an operation is under way, all but these and TTLs is refused
+(`OperationUnderWayError`): what a person decides on a picture
 that is changing is decided on the wrong one.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from lapse.workspaces.errors import PortInUseError
-from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus
+from lapse.core.clock import UnixNs
+from lapse.engine.journal.port import AuditReason, audit_row
+from lapse.engine.safety.holds import demand_placeable, demand_releasable
+from lapse.workspaces.errors import ChangedMeanwhileError, PortInUseError
+from lapse.workspaces.model import DOMAIN, DesiredBy, DesiredState, Ms, ObservedStatus
 from lapse.workspaces.runtime.program import HOST, port_problem
-from lapse.workspaces.view import address_of
+from lapse.workspaces.view import address_of, hold_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Awaitable, Callable, Container
 
-    from lapse.workspaces.model import Changes, Ms, NewWorkspace, Workspace
+    from lapse.engine.journal.port import Entry
+    from lapse.engine.safety.holds import Hold
+    from lapse.workspaces.model import Changes, NewWorkspace, Workspace
     from lapse.workspaces.store.port import WorkspaceStore
+
+_MS: Final = 1_000_000
+_ATTEMPTS: Final = 5
 
 
 class Verb(StrEnum):
@@ -55,6 +65,19 @@ async def ask(
     state = wanted_by(verb, workspace)
     changed = await store.set_desired(workspace.id, state, DesiredBy.USER, version=version, now=now)
     return changed if changed.error_reason is None else await store.clear_error(workspace.id, now=now)
+
+
+def told(reason: AuditReason, workspace: Workspace, *, actor: str, now: Ms) -> Entry:
+    """Return the row of the audit about what a person did with a workspace."""
+    return audit_row(
+        reason,
+        address=str(address_of(workspace)),
+        uid=workspace.id,
+        actor=actor,
+        time_ns=now * _MS,
+        domain=DOMAIN,
+        details={"owner": workspace.owner},  # and not the command, which may hold secrets
+    )
 
 
 async def create(
@@ -91,6 +114,63 @@ async def configure(
         where = workspace.node_id
         await _demand_free(store, changes.port, node=where, visible=visible, but=workspace.name, listeners=here)
     return await store.configure(workspace.id, changes, version=version, now=now)
+
+
+async def hold(
+    store: WorkspaceStore,
+    workspace: Workspace,
+    hold: Hold,
+    *,
+    replace: bool = False,
+    version: int | None = None,
+    now: Ms,
+) -> Workspace:
+    """Keep a workspace from lapsing; raises as `demand_placeable`, and what the store raises."""
+    until = None if hold.until is None else Ms(hold.until // _MS)
+
+    async def place(seen: Workspace) -> Workspace:
+        demand_placeable(address_of(seen), hold, hold_of(seen), UnixNs(now * _MS), replace=replace)
+        by, is_legal = hold.by or None, hold.is_legal
+        return await store.hold(
+            seen.id, hold.reason, until=until, by=by, is_legal=is_legal, version=seen.version, now=now
+        )
+
+    return await _as_seen(store, workspace, place, version=version)
+
+
+async def release(
+    store: WorkspaceStore, workspace: Workspace, *, by: str, version: int | None = None, now: Ms
+) -> Workspace:
+    """End the hold on a workspace; nothing changes where nobody holds it. Raises as `demand_releasable`."""
+
+    async def end(seen: Workspace) -> Workspace:
+        demand_releasable(address_of(seen), hold_of(seen), by=by)
+        if seen.hold_reason is None:
+            return seen
+        return await store.release(seen.id, version=seen.version, now=now)
+
+    fresh = await store.get(workspace.id)  # that there is nothing to release must be so now
+    return await _as_seen(store, fresh, end, version=version)
+
+
+async def _as_seen(
+    store: WorkspaceStore,
+    workspace: Workspace,
+    change: Callable[[Workspace], Awaitable[Workspace]],
+    *,
+    version: int | None,
+) -> Workspace:
+    """Change a workspace at the version that was seen; unless a version was asked for, look again while it changes."""
+    if version is not None and version != workspace.version:
+        raise ChangedMeanwhileError(workspace=workspace.name, found=workspace.version, expected=version)
+    for _ in range(_ATTEMPTS):
+        try:
+            return await change(workspace)
+        except ChangedMeanwhileError:
+            if version is not None:
+                raise
+            workspace = await store.get(workspace.id)
+    return await change(workspace)
 
 
 async def _demand_free(

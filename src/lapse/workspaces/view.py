@@ -1,7 +1,6 @@
 """Views of workspaces, and why each is kept or lapses, on the command line and over HTTP alike. Pure.
 
-`explain` tells the decisions of the TTL manager: the same functions decide here and there, on the same row and the same
-signal. Where the signal is not known, the row alone is told of, and that a user may be connected.
+Where it is not known who is connected, the row alone is told of, and that a user may be.
 
 What only stores and loops need (operation ids, archive keys) is left out.
 """
@@ -16,10 +15,10 @@ from msgspec.structs import replace
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, KeepReason, UnknownReason
+from lapse.core.decision import UNREADABLE_EXTENSION, KeepReason, UnknownReason
 from lapse.core.duration import Duration, short
 from lapse.engine.safety.holds import Hold
-from lapse.engine.view import FreezeView, Moment, fill, freeze_view, known
+from lapse.engine.view import Moment, fill, known
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.expiry import (
     ARCHIVE,
@@ -27,20 +26,15 @@ from lapse.workspaces.expiry import (
     LapseReason,
     StayReason,
     action_for,
-    anchor,
-    decide_archive,
-    decide_standby,
     due_after,
     in_state_since,
-    ttl_seconds,
 )
-from lapse.workspaces.model import DesiredState, Ms, ObservedStatus, Operation, how_it_ended
+from lapse.workspaces.model import DesiredState, Ms, ObservedStatus, Operation, how_it_ended, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lapse.core.decision import Verdict
-    from lapse.engine.safety.freeze import Freeze
     from lapse.engine.view import Columns, DetailRow
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Workspace, WorkspaceId
@@ -75,9 +69,11 @@ _UNDER_WAY: Final = {
     Operation.DELETING: "being deleted",
 }
 _ORDER: Final = [ObservedStatus.PENDING, ObservedStatus.STANDBY, ObservedStatus.RUNNING]
+_NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
 _WORDS: Final[Mapping[str, str]] = {
     LapseReason.STANDBY_TTL_EXPIRED: "nobody was connected for longer than its standby TTL",
     LapseReason.ARCHIVE_TTL_EXPIRED: "it was in standby for longer than its archive TTL",
+    LapseReason.TRASH_TTL_EXPIRED: "it was in the trash for longer than trash_ttl",
     StayReason.DELETED: "it is deleted",
     StayReason.OTHER_STATUS: "this rule does not apply to its state",
     StayReason.OPERATION: "an operation is under way",
@@ -86,17 +82,19 @@ _WORDS: Final[Mapping[str, str]] = {
     StayReason.IDLE_TIMER: "a user was connected a short while ago",
     KeepReason.NOT_YET: "its time is not over",
     KeepReason.HELD: "it is held",
+    KeepReason.EXTENDED: "a person has extended it",
+    UnknownReason.UNREADABLE_SIGNAL: "what stands for the end of its extension is no time",
     UnknownReason.MISSING_ANCHOR: "the time to count from is missing",
     UnknownReason.INVALID_TTL: "its TTL is not valid",
     activity.ActivityDoubt.EPOCH_ABSENT: "the activity store has lost its data, or is new",
     activity.ActivityDoubt.EPOCH_YOUNG: "the activity store has not run for long enough to be trusted",
     activity.ActivityDoubt.UNREADABLE: "its entries in the activity store cannot be read",
     activity.ActivityDoubt.UNREACHABLE: "the activity store does not answer",
+    activity.ActivityDoubt.ELSEWHERE: _NOT_HERE,
     activity.ActivityDoubt.PROBE_FAILED: "its program does not answer its probe, so the program may be at work",
     activity.ActivityDoubt.PROBE_UNANSWERED: "its program has not answered its probe lately and may be at work",
 }
 _VALUES: Final = ("command", "operation_note", "error_message", "exit_output", "probe", "probe_error")
-_NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
 
 
 class WorkspaceView(Struct, frozen=True):
@@ -146,47 +144,6 @@ class WorkspaceView(Struct, frozen=True):
     deleted_at: Moment | None
 
 
-class RuleVerdict(Struct, frozen=True):
-    """What one rule says."""
-
-    rule: str
-    action: str
-    wins: bool
-    verdict: str
-    reason: str
-    since: Moment | None
-    look_again: Moment | None
-
-
-class AnchorView(Struct, frozen=True):
-    """What its time is counted from."""
-
-    at: Moment
-    source: str
-
-
-class Explanation(Struct, frozen=True):
-    """Why a workspace is kept or lapses."""
-
-    address: str
-    at: Moment
-    verdict: Annotated[str, Meta(description="keep, due or unknown")]
-    reason: str
-    because: str
-    trouble: Annotated[str | None, Meta(description="What is wrong with it")]
-    rules: Annotated[list[RuleVerdict], Meta(description="The one that wins first")]
-    anchor: AnchorView
-    due_at: Moment | None
-    activity: Annotated[str, Meta(description="Who is there")]
-    probe: Annotated[str | None, Meta(description="How its program is asked whether it works, and what came of it")]
-    held: bool
-    hold_reason: str | None
-    hold_until: Moment | None
-    next_check: Moment
-    saved_by: list[str]
-    frozen: FreezeView | None
-
-
 def address_of(workspace: Workspace) -> Address:
     """Return its address: ``workspace/NAME``."""
     return Address("workspace", None, workspace.name)
@@ -196,7 +153,16 @@ def hold_of(workspace: Workspace) -> Hold | None:
     """Return the hold on it, over or not."""
     if workspace.hold_reason is None:
         return None
-    return Hold(workspace.hold_reason, None if workspace.hold_end is None else UnixNs(workspace.hold_end * _MS))
+    until = None if workspace.hold_end is None else UnixNs(workspace.hold_end * _MS)
+    return Hold(workspace.hold_reason, until, workspace.hold_by or "", workspace.hold_is_legal)
+
+
+def extension_of(workspace: Workspace) -> UnixNs | None:
+    """Return until when a person has given it time; doubt keeps: what stands there and is no time is unreadable."""
+    until = workspace.extended_until
+    if until is None:
+        return None
+    return UnixNs(until * _MS) if is_set(until) else UNREADABLE_EXTENSION
 
 
 def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
@@ -205,10 +171,16 @@ def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
     Somebody who is connected, an idle timer or a hold keep it longer.
     """
     step = STANDBY if workspace.awaits_restart else _NEXT.get((workspace.observed_status, workspace.desired_state))
-    moment = due_after(workspace)
+    moment = _due_after(workspace)
     if step is None or moment is None or workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
         return None
     return step, moment
+
+
+def _due_after(workspace: Workspace) -> Ms | None:
+    """Return the instant after which a row's own times and its extension make it due."""
+    moment, until = due_after(workspace), workspace.extended_until
+    return moment if moment is None or until is None or not is_set(until) else max(moment, until)
 
 
 def view_of(workspace: Workspace, now: Ms) -> WorkspaceView:
@@ -293,7 +265,7 @@ def next_words(view: WorkspaceView, signal: Signal | None, now: int, *, length: 
     return f"{step}{doubt or ' at the next look'}"
 
 
-def hold_words(view: WorkspaceView | Explanation) -> str:
+def hold_words(view: WorkspaceView) -> str:
     """Say why it is held, and until when; empty where it is not."""
     return f"{view.hold_reason}{end_of_hold(view.hold_until)}" if view.held else ""
 
@@ -341,6 +313,8 @@ def activity_words(signal: Signal | None) -> str:
             return f"nobody connected, for less than the idle timer, which ends in {short(round(left * 1e9))}"
         case activity.Quiet():
             return "nobody"
+        case activity.ActivityUnknown(reason=activity.ActivityDoubt.ELSEWHERE):
+            return _NOT_HERE
         case activity.ActivityUnknown(reason=doubt):
             return f"unknown: {_WORDS[doubt]}"
 
@@ -402,111 +376,15 @@ def detail_rows(view: WorkspaceView, signal: Signal | None, now: int) -> list[De
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
-def explain(
-    workspace: Workspace,
-    signal: Signal | None,
-    now: Ms,
-    *,
-    lease_seconds: float = activity.DEFAULT_LEASE_SECONDS,
-    frozen: Freeze | None = None,
-) -> Explanation:
-    """Decide about a workspace by both rules. ``signal`` was read after the row; None where it is not known.
-
-    ``frozen`` is what stops the domain: it changes no decision, and nothing comes of one meanwhile.
-    """
-    seen = activity.Quiet() if signal is None else signal
-    verdicts: dict[str, Verdict] = {
-        STANDBY: decide_standby(workspace, seen, now, lease_seconds=lease_seconds).verdict,
-        ARCHIVE: decide_archive(workspace, now).verdict,
-    }
-    wins = action_for(workspace) or STANDBY
-    verdict, view = verdicts[wins], view_of(workspace, now)
-    order = sorted(verdicts, key=lambda action: action != wins)
-    return fill(
-        Explanation,
-        view,
-        at=Moment(now * _MS),
-        verdict=_kind(verdict),
-        reason=verdict.reason.value,
-        because=_because(workspace, verdict, unsure=signal is None and wins == STANDBY),
-        trouble=problem_words(view) or None,
-        rules=[_rule(workspace, action, verdicts[action], wins=action == wins) for action in order],
-        anchor=AnchorView(Moment(anchor(workspace) * _MS), _anchor_source(workspace)),
-        due_at=_moment(due_after(workspace)),
-        activity=activity_words(signal),
-        probe=probe_words(view) or None,
-        next_check=Moment(workspace.check_after * _MS),
-        saved_by=_savers(view.name, wins, verdict),
-        frozen=freeze_view(frozen),
-    )
-
-
-def explanation_rows(told: Explanation) -> list[DetailRow]:
-    """Return an explanation for people."""
-    won, lost = told.rules
-    return known(
-        [
-            ("address", told.address),
-            ("verdict", f"{told.verdict}: {told.because}"),
-            ("trouble", told.trouble or ""),
-            ("rule", won.rule),
-            ("lost", f"{lost.rule}: {_words(lost.reason)}"),
-            ("counted from", f"{told.anchor.source}, {told.anchor.at.and_age(told.at)}"),
-            ("over", "" if told.due_at is None else _over(told.due_at, told.at)),
-            ("activity", told.activity),
-            ("probe", told.probe or ""),
-            ("held", hold_words(told)),
-            ("frozen", "" if told.frozen is None else str(told.frozen)),
-            ("next look", f"at the first tick after {told.next_check}"),
-            ("saved by", "; ".join(told.saved_by)),
-        ]
-    )
-
-
-def _kind(verdict: Verdict) -> str:
-    return type(verdict).__name__.lower()
-
-
-def _because(workspace: Workspace, verdict: Verdict, *, unsure: bool) -> str:
+def reason_words(workspace: Workspace, verdict: Verdict) -> str:
+    """Say why a workspace is kept or lapses."""
     if workspace.error_reason is not None:
         return "it has failed, and is not changed until a person acts"
-    doubt = ", unless a user is connected" if unsure and isinstance(verdict, Due) else ""
-    return f"{_words(verdict.reason.value)}{doubt}"
+    return _WORDS.get(verdict.reason.value, verdict.reason.value)
 
 
-def _rule(workspace: Workspace, action: str, verdict: Verdict, *, wins: bool) -> RuleVerdict:
-    ttl = Duration.of_seconds(ttl_seconds(workspace, action))
-    return RuleVerdict(
-        rule=f"standby after {ttl} idle" if action == STANDBY else f"archive after {ttl} in standby",
-        action=action,
-        wins=wins,
-        verdict=_kind(verdict),
-        reason=verdict.reason.value,
-        since=Moment(verdict.since) if isinstance(verdict, Due) else None,
-        look_again=None if isinstance(verdict, Due) else Moment.of(verdict.next_check),
-    )
-
-
-def _anchor_source(workspace: Workspace) -> str:
+def anchor_source(workspace: Workspace) -> str:
     """Say what its time is counted from."""
     if workspace.last_access_at >= in_state_since(workspace):
         return "the last access"
     return f"when it became {'RUNNING' if action_for(workspace) == STANDBY else workspace.observed_status.value}"
-
-
-def _savers(name: str, action: str, verdict: Verdict) -> list[str]:
-    """Say what would keep it from lapsing; nothing where nothing lapses."""
-    waits = verdict.reason in {KeepReason.NOT_YET, StayReason.CONNECTED, StayReason.IDLE_TIMER}
-    if not waits and not isinstance(verdict, Due):
-        return []
-    longer = f"lapse workspaces ttl {name} --{action} DURATION"
-    return ["opening it", f"lapse workspaces start {name}", f"lapse hold workspace/{name} --reason TEXT", longer]
-
-
-def _words(reason: str) -> str:
-    return _WORDS.get(reason, reason)
-
-
-def _over(over: Moment, now: int) -> str:
-    distance = short(abs(over - now))
-    return f"{over} ({f'in {distance}' if over > now else f'{distance} ago'})"

@@ -141,10 +141,26 @@ class UsesAnotherName(MemoryDomain):
         return "other"
 
 
+class HidesItsPolicy(MemoryDomain):
+    """Says of nothing that a policy decides about it."""
+
+    def policy_name(self, candidate: Candidate[UnixNs]) -> str:
+        return ""
+
+
+class ChangesItsPolicy(MemoryDomain):
+    """Calls its policy another one whenever it is asked."""
+
+    def policies(self) -> dict[str, str]:
+        return {self.name: f"after {self.kit.now}"}
+
+
 BROKEN: dict[type[MemoryDomain], Sequence[str]] = {
     EndsWhatItFinds: (
         "a_dry_run_tells_what_would_be_ended_and_ends_nothing",
         "what_is_held_is_kept",
+        "what_is_extended_is_kept_until_then_and_ended_after_it",
+        "what_has_an_extension_that_cannot_be_read_is_kept",
         "a_budget_that_is_spent_freezes_the_domain",
         "a_journal_that_fails_prevents_the_act",
     ),
@@ -152,7 +168,7 @@ BROKEN: dict[type[MemoryDomain], Sequence[str]] = {
         "a_dry_run_tells_what_would_be_ended_and_ends_nothing",
         "what_is_due_is_ended_once_and_not_a_moment_before",
     ),
-    IgnoresItsHolds: ("what_is_held_is_kept",),
+    IgnoresItsHolds: ("what_is_held_is_kept", "what_is_held_between_the_decision_and_the_act_is_kept"),
     TakesDoubtForNo: ("what_may_be_held_is_kept",),
     IgnoresVersions: ("what_was_changed_after_the_decision_is_kept",),
     CallsGoneEnded: ("what_somebody_else_removed_is_not_counted_as_ended",),
@@ -166,6 +182,11 @@ BROKEN: dict[type[MemoryDomain], Sequence[str]] = {
         "the_journal_tells_the_intent_and_the_outcome_or_both_in_one",
         "a_journal_that_fails_prevents_the_act",
     ),
+    HidesItsPolicy: (
+        "what_is_older_than_its_policy_stays_for_an_interval",
+        "a_policy_that_is_new_and_would_end_much_at_once_waits_for_a_person",
+    ),
+    ChangesItsPolicy: ("much_that_is_due_at_once_by_an_unchanged_policy_goes_at_once",),
     UsesAnotherName: (
         "what_is_due_is_ended_once_and_not_a_moment_before",
         "every_metric_starts_at_zero",

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.core.clock import UnixNs
 from lapse.engine.running.metrics import ErrorKind
-from tests.conformance.domains.kit import HOUR, LIFETIME, open_fixture
+from lapse.engine.safety.blast_radius import MOST
+from tests.conformance.domains.kit import FIRST_PASS, HOUR, LIFETIME, open_fixture
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 CASES: dict[str, Case] = {}
 YEAR = 365 * 24 * HOUR
+MANY = [f"t{number}" for number in range(MOST + 1)]
 
 
 def case(check: Case) -> Case:
@@ -56,6 +59,42 @@ async def what_is_held_is_kept(folder: Path, opened: Opener) -> None:
         await fixture.world.hold("a")
         assert await fixture.sweep_when_due() == {"a"}
         assert "ended" not in await fixture.outcomes("a")
+
+
+@case
+async def what_is_held_between_the_decision_and_the_act_is_kept(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened) as fixture:
+        await fixture.fill("a", "b")
+        await fixture.world.hold_late("a")
+        assert await fixture.sweep_when_due() == {"a"}
+        assert (await fixture.outcomes("a"))[-1] in {"held", "changed"}
+        assert fixture.ended() == 1
+
+
+@case
+async def what_is_extended_is_kept_until_then_and_ended_after_it(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened) as fixture:
+        await fixture.fill("a", "b")
+        until = UnixNs((fixture.kit.now // 10**9 + LIFETIME + HOUR) * 10**9)
+        await fixture.world.extend("a", until)
+        assert await fixture.sweep_when_due() == {"a"}
+        assert not {"ended", "would_end"}.intersection(await fixture.outcomes("a"))
+        fixture.kit.machine.advance((until - fixture.kit.now) / 10**9)
+        assert fixture.kit.now == until
+        await fixture.world.sweep()
+        assert await fixture.world.left() == {"a"}
+        fixture.kit.machine.advance(60)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == set()
+
+
+@case
+async def what_has_an_extension_that_cannot_be_read_is_kept(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened) as fixture:
+        await fixture.fill("a", "b")
+        await fixture.world.spoil_extension("a")
+        assert await fixture.sweep_when_due() == {"a"}
+        assert fixture.ended() == 1
 
 
 @case
@@ -120,6 +159,52 @@ async def what_people_delete_counts_for_the_budget_which_stops_nobody_but_the_en
         for name in left:
             await fixture.delete_by_person(name)
         assert await fixture.world.left() == set()
+
+
+@case
+async def what_is_older_than_its_policy_stays_for_an_interval(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened, is_new=False) as fixture:
+        if not fixture.world.has_first_pass:
+            pytest.skip("what it decides about follows the policy, and is younger")
+        await fixture.fill("a", "b")
+        assert await fixture.sweep_when_due() == {"a", "b"}
+        assert (await fixture.outcomes("a"))[-1] == "would_end"
+        fixture.kit.machine.advance(FIRST_PASS - 60)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == {"a", "b"}
+        fixture.kit.machine.advance(120)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == set()
+
+
+@case
+async def a_policy_that_is_new_and_would_end_much_at_once_waits_for_a_person(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened, is_new=False) as fixture:
+        await fixture.fill(*MANY)
+        for _ in range(3):
+            assert await fixture.sweep_when_due() == set(MANY)
+        (waiting,) = await fixture.waiting()
+        assert (waiting.domain, waiting.due, waiting.governed) == (fixture.name, len(MANY), len(MANY))
+        assert fixture.metric("lapse_policies_waiting") == 1
+        assert fixture.metric("lapse_frozen") == 0
+        await fixture.approve(waiting.name)
+        fixture.kit.machine.advance(60)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == set()
+        assert fixture.metric("lapse_policies_waiting") == 0
+        assert [row for row in await fixture.rows() if not row[0]] == [
+            ("", "frozen", "policy_waits"),
+            ("", "resumed", "policy_approved"),
+        ]
+
+
+@case
+async def much_that_is_due_at_once_by_an_unchanged_policy_goes_at_once(folder: Path, opened: Opener) -> None:
+    async with open_fixture(folder, opened) as fixture:
+        await fixture.fill(*MANY)
+        await fixture.world.sweep()
+        assert await fixture.sweep_when_due() == set()
+        assert await fixture.waiting() == []
 
 
 @case

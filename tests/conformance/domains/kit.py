@@ -21,6 +21,7 @@ from lapse.engine.executor import delete_by_person
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.blast_radius import PolicyApprovals, PolicyGuard
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.clock_guard import GuardedGate
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row, resume_row
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
     from lapse.core.decision import Reason
     from lapse.engine.domain import Action, Also
     from lapse.engine.journal.port import Entry
+    from lapse.engine.safety.blast_radius import WaitingPolicy
+    from lapse.engine.safety.freeze import Notes
     from lapse.objects.embedded import EmbeddedStore
 
 HOUR = 3_600
+FIRST_PASS = 2 * HOUR
 LIFETIME = HOUR
 """How long everything lives, in every world."""
 
@@ -85,7 +89,9 @@ class Kit:
         clock: BelievedClock,
         metrics: Metrics,
         gate: GuardedGate,
+        notes: Notes,
     ) -> None:
+        self.notes = notes
         self.folder, self.machine, self.store, self.clock = folder, machine, store, clock
         self.metrics, self.gate, self.journal = metrics, gate, SwitchedJournal(store.database)
 
@@ -106,6 +112,8 @@ class World(Protocol):
     """Whether an act and its row are one transaction."""
     can_doubt: bool
     """Whether a look for holds can fail: not where a hold stands in the thing itself, which is read with it."""
+    has_first_pass: bool
+    """Whether a thing can be older than the policy that decides about it."""
     doubtful: bool
     """Set by a case: looks for holds fail from now on."""
     bad: set[str]
@@ -119,6 +127,13 @@ class World(Protocol):
     async def add(self, name: str) -> None: ...
     async def left(self) -> set[str]: ...
     async def hold(self, name: str) -> None: ...
+    async def hold_late(self, name: str) -> None:
+        """Let a thing be held after the decision, and as late as can be seen before the act."""
+
+    async def extend(self, name: str, until: UnixNs) -> None: ...
+    async def spoil_extension(self, name: str) -> None:
+        """Let what stands for the end of an extension be no time."""
+
     async def change(self, name: str) -> None:
         """Make another version of a thing, which is as due as before."""
 
@@ -137,7 +152,7 @@ class Opener(Protocol):
 
     domain: str
 
-    def __call__(self, kit: Kit, dry_run: bool) -> AbstractAsyncContextManager[Any]: ...  # noqa: FBT001 - named where it is called
+    def __call__(self, kit: Kit) -> AbstractAsyncContextManager[Any]: ...
 
 
 class DomainFixture:
@@ -190,6 +205,16 @@ class DomainFixture:
         )
         await delete_by_person(_Removal(self.world), self.kit.journal, action, clock=self.kit.clock)
 
+    async def waiting(self) -> list[WaitingPolicy]:
+        return await self._approvals.waiting()
+
+    async def approve(self, name: str) -> None:
+        await self._approvals.approve(name, by="ann")
+
+    @property
+    def _approvals(self) -> PolicyApprovals:
+        return PolicyApprovals([self.kit.notes], journal=self.kit.journal, clock=self.kit.clock)
+
     async def freeze(self) -> None:
         wanted = Freeze(self.kit.now, "look", "ann")
         row = freeze_row(self.name, wanted, reason=FreezeReason.BY_PERSON, now=self.kit.now)
@@ -222,9 +247,9 @@ class _Removal:
 
 @asynccontextmanager
 async def open_fixture(
-    folder: Path, opened: Opener, *, budget: str = "off", dry_run: bool = False
+    folder: Path, opened: Opener, *, budget: str = "off", dry_run: bool = False, is_new: bool = True
 ) -> AsyncIterator[DomainFixture]:
-    """Open a world of the folder; ``opened`` makes it in a kit."""
+    """Open a world of the folder; ``opened`` makes it in a kit. Its policies are as old as its things, if it is new."""
     machine = VirtualClock(boot_id="one")
     machine.advance(86_400)
     clock, metrics = BelievedClock(machine), Metrics("test")
@@ -244,10 +269,22 @@ async def open_fixture(
             trust_seconds=TRUST_SECONDS,
         ),
         guard,
+        PolicyGuard(
+            lambda _domain: kept,
+            journal=SQLiteJournal(store.database),
+            clock=clock,
+            metrics=metrics,
+            actor=ACTOR,
+            domains=names,
+            interval_seconds=FIRST_PASS,
+            dry=[opened.domain] if dry_run else [],
+        ),
     )
     try:
-        kit = Kit(folder, machine, store=store, clock=clock, metrics=metrics, gate=gate)
-        async with opened(kit, dry_run) as world:
+        kit = Kit(folder, machine, store=store, clock=clock, metrics=metrics, gate=gate, notes=kept)
+        async with opened(kit) as world:
+            if is_new:
+                await world.sweep()
             yield DomainFixture(kit, world, opened.domain)
     finally:
         await store.close()

@@ -14,7 +14,7 @@ from lapse.core.duration import Duration
 from lapse.engine.domain import DELETE, Candidate, Result
 from lapse.engine.journal.port import Outcome
 from lapse.engine.registry import DomainParts, Registration
-from lapse.engine.safety.holds import Hold
+from lapse.engine.safety.holds import Hold, PlacedExtension, held_error
 from lapse.engine.safety.sqlite import SQLiteHolds
 from tests.conformance.domains.kit import LIFETIME, BadItemError
 
@@ -49,6 +49,7 @@ class MemoryDomain:
     database: object | None = None
     shares_journal = False
     can_doubt = True
+    has_first_pass = True
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -70,6 +71,20 @@ class MemoryDomain:
 
     async def hold(self, name: str) -> None:
         self.things[name].hold = Hold("mine", None)
+
+    async def hold_late(self, name: str) -> None:
+        async def hold() -> None:
+            self.before_act = None
+            await self.hold(name)
+
+        self.before_act = hold
+
+    async def extend(self, name: str, until: UnixNs) -> None:
+        placed = PlacedExtension(NAME, f"u-{name}", f"{NAME}/{name}", until, self.kit.now, "ann")
+        await SQLiteHolds(self.kit.store.database).extend(placed)
+
+    async def spoil_extension(self, name: str) -> None:
+        await self.extend(name, UnixNs(0))
 
     async def change(self, name: str) -> None:
         self.things[name].version += 1
@@ -108,6 +123,15 @@ class MemoryDomain:
     def policy(self, candidate: Candidate[UnixNs]) -> str:
         return "test"
 
+    def policy_name(self, candidate: Candidate[UnixNs]) -> str:
+        return self.name
+
+    def policies(self) -> dict[str, str]:
+        return {self.name: "test"}
+
+    def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[UnixNs]], None]:
+        return self.due(self.kit.now, size=size)
+
     def details(self, candidate: Candidate[UnixNs]) -> dict[str, Any] | None:
         return None
 
@@ -141,6 +165,9 @@ class MemoryDomain:
             return Result(Outcome.GONE)
         if str(thing.version) != action.version:
             return Result(Outcome.CHANGED)
+        if (hold := self.look_for_hold(action)) is not None:
+            assert isinstance(hold, Hold)
+            return Result(Outcome.HELD, held_error(action.address, hold))
         del self.things[thing.name]
         return Result(Outcome.ENDED)
 
@@ -157,9 +184,9 @@ class Memory:
         self._kind = kind
 
     @asynccontextmanager
-    async def __call__(self, kit: Kit, dry_run: bool) -> AsyncIterator[MemoryDomain]:  # noqa: FBT001 - see `Opener`
+    async def __call__(self, kit: Kit) -> AsyncIterator[MemoryDomain]:
         world = self._kind(kit)
         registration = Registration(name=NAME, kinds=(AddressKind(NAME),), reasons=lambda: world.reasons)
-        own = OwnDomain(registration, Section(dry_run=dry_run), DomainParts(world, world))
+        own = OwnDomain(registration, Section(), DomainParts(world, world))
         world.loop = own.loop(holds=SQLiteHolds(kit.store.database), **kit.shared)
         yield world

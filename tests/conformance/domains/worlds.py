@@ -16,7 +16,7 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.domains import REGISTRY
 from lapse.engine.registry import DomainContext, DomainParts
-from lapse.engine.safety.holds import Hold, PlacedHold
+from lapse.engine.safety.holds import Hold, PlacedExtension, PlacedHold
 from lapse.engine.safety.sqlite import SQLiteHolds
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
@@ -59,15 +59,26 @@ class _Base:
 
     shares_journal = True
     can_doubt = True
+    has_first_pass = True
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        self.kit, self.dry_run = kit, dry_run
+    def __init__(self, kit: Kit, domain: str) -> None:
+        self.kit = kit
         self.reasons: Iterable[Reason] = tuple(REGISTRY.get(domain).reasons()) if domain != "scratch" else ()
         self.doubtful, self.bad = False, set[str]()
         self.before_act: Callable[[], Awaitable[None]] | None = None
 
     def named(self, name: str) -> str:
         return name
+
+    async def hold_late(self, name: str) -> None:
+        async def hold() -> None:
+            self.before_act = None
+            await self.hold(name)
+
+        self.before_act = hold
+
+    async def hold(self, name: str) -> None:
+        raise NotImplementedError
 
     async def happen(self, names: Iterable[str]) -> None:
         """Let happen what a case wants before an act on these things."""
@@ -104,8 +115,8 @@ class _Objects(_Base):
 
     kind: Kind[Any]
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
         self.store: Any = _Store(self)
 
     def key(self, name: str) -> ObjectKey:
@@ -119,6 +130,16 @@ class _Objects(_Base):
 
     async def hold(self, name: str) -> None:
         await self.kit.store.patch(self.kind, self.key(name), HELD)
+
+    async def extend(self, name: str, until: UnixNs) -> None:
+        await self._write_extension(name, to_timestamp(until))
+
+    async def spoil_extension(self, name: str) -> None:
+        await self._write_extension(name, "0001-01-01T00:00:00Z")
+
+    async def _write_extension(self, name: str, text: str) -> None:
+        changes = {"metadata": {"annotations": {"lapse.dev/extended-until": text}}}
+        await self.kit.store.patch(self.kind, self.key(name), changes)
 
     async def change(self, name: str) -> None:
         await self.kit.store.patch(self.kind, self.key(name), {"metadata": {"annotations": {"changed": "yes"}}})
@@ -149,9 +170,9 @@ class _Cached(_Objects):
     loop: str
     policy = RequestPolicy(request_ttl=TTL, request_deadline=Duration.parse("1000h"), keeper_ttl=TTL)
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
-        self.requests = Requests(self.store, policy=self.policy, dry_run=dry_run, **kit.shared)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
+        self.requests = Requests(self.store, policy=self.policy, **kit.shared)
 
     async def caught_up(self) -> None:
         caches = self.requests.caches
@@ -208,6 +229,7 @@ class SchedulesWorld(KeepersWorld):
     """Keepers of runs that came to nothing: of these, time alone decides."""
 
     loop = "schedules"
+    has_first_pass = False
     policy = RequestPolicy(
         request_ttl=Duration.parse("never"), request_deadline=Duration.parse("never"), keeper_ttl=TTL
     )
@@ -240,8 +262,8 @@ class _Passed(_Objects):
 
     documents: Sequence[Json] = ()
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
         self.retention = Retention(
             self.store,
             history=history_document(ttl=TTL),
@@ -252,19 +274,19 @@ class _Passed(_Objects):
         )
 
     async def sweep(self) -> None:
-        await self.retention.run_once(dry_run=self.dry_run)
+        (loop,) = self.retention.loops
+        await loop.tick()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[_Passed]:
-        await self.retention.publish()
         yield self
 
 
 class HistoryWorld(_Passed):
     kind = CHAOS_EXPERIMENT_HISTORY
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
         self._keys: dict[str, ObjectKey] = {}
 
     def named(self, name: str) -> str:
@@ -320,13 +342,13 @@ class WorkspacesWorld(_Base):
     shares_journal = False
     can_doubt = False
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
         self.rows = open_sqlite_store(kit.folder / "workspaces.db")
         self.names: dict[str, str] = {}
         store: Any = _Workspaces(self)
         activity = InProcessActivity(kit.clock, lease_seconds=60)
-        self._loop = ttl_loop(ttl_sweeps(store, activity, dry_run=dry_run, **kit.shared), interval=60)
+        self._loop = ttl_loop(ttl_sweeps(store, activity, **kit.shared), interval=60)
 
     @property
     def now(self) -> Ms:
@@ -359,6 +381,16 @@ class WorkspacesWorld(_Base):
 
     async def hold(self, name: str) -> None:
         await self.rows.hold((await self._row(name)).id, "mine", now=self.now)
+
+    async def extend(self, name: str, until: UnixNs) -> None:
+        await self.rows.extend((await self._row(name)).id, Ms(until // 1_000_000), now=self.now)
+
+    async def spoil_extension(self, name: str) -> None:
+        def write(cursor: Any) -> None:  # noqa: ANN401 - of the driver
+            cursor.execute("UPDATE workspaces SET extended_until = 0 WHERE name = ?", (name,))
+
+        database: Any = self.rows.database
+        await database.write(write)
 
     async def change(self, name: str) -> None:
         await self.hold(name)
@@ -423,7 +455,11 @@ class _Holds(SQLiteHolds):
     async def held(self, domain: str, uids: Sequence[str]) -> dict[str, Hold]:
         if self._world.doubtful:
             raise TimeoutError
-        return await super().held(domain, uids)
+        found = await super().held(domain, uids)
+        if self._world.held_late is not None:
+            late, self._world.held_late = self._world.held_late, None
+            await self._world.hold(late)
+        return found
 
 
 class ScratchWorld(_Base):
@@ -431,8 +467,8 @@ class ScratchWorld(_Base):
 
     shares_journal = False
 
-    def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
-        super().__init__(kit, domain, dry_run=dry_run)
+    def __init__(self, kit: Kit, domain: str) -> None:
+        super().__init__(kit, domain)
         module = example()
         self._folder = kit.folder / "files"
         self._folder.mkdir()
@@ -441,8 +477,9 @@ class ScratchWorld(_Base):
         self.reasons = registration.reasons()
         parts = registration.build(DomainContext(kit.clock, kit.folder, settings))
         target: Any = _Files(parts.target, self)
-        self._own = OwnDomain(registration, Section(dry_run=dry_run), DomainParts(parts.domain, target))
+        self._own = OwnDomain(registration, Section(), DomainParts(parts.domain, target))
         self._holds = _Holds(self)
+        self.held_late: str | None = None
         self._loop = self._own.loop(holds=self._holds, **kit.shared)
 
     async def add(self, name: str) -> None:
@@ -459,8 +496,20 @@ class ScratchWorld(_Base):
 
     async def hold(self, name: str) -> None:
         found = await self._own.find(Address("scratch", None, name))
+        assert found is not None
         hold = Hold("mine", None)
-        await self._holds.hold(PlacedHold("scratch", found.uid, str(found.address), hold, self.kit.now, "ann"))
+        await self._holds.hold(PlacedHold("scratch", found.uid, str(found.address), hold, UnixNs(self.kit.now)))
+
+    async def hold_late(self, name: str) -> None:
+        self.held_late = name
+
+    async def extend(self, name: str, until: UnixNs) -> None:
+        found = await self._own.find(Address("scratch", None, name))
+        assert found is not None
+        await self._holds.extend(PlacedExtension("scratch", found.uid, str(found.address), until, self.kit.now, "ann"))
+
+    async def spoil_extension(self, name: str) -> None:
+        await self.extend(name, UnixNs(0))
 
     async def change(self, name: str) -> None:
         await self._write(name, "another text of the same age")
@@ -485,8 +534,8 @@ class _Open:
     def __init__(self, domain: str, world: Any) -> None:  # noqa: ANN401 - any of the classes above
         self.domain, self._world = domain, world
 
-    def __call__(self, kit: Kit, dry_run: bool) -> AbstractAsyncContextManager[Any]:  # noqa: FBT001 - see `Opener`
-        running: AbstractAsyncContextManager[Any] = self._world(kit, self.domain, dry_run=dry_run).running()
+    def __call__(self, kit: Kit) -> AbstractAsyncContextManager[Any]:
+        running: AbstractAsyncContextManager[Any] = self._world(kit, self.domain).running()
         return running
 
 

@@ -13,7 +13,7 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.domains import object_kinds
-from lapse.engine.safety.holds import HeldError
+from lapse.engine.safety.holds import HeldError, Hold
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
 from lapse.history.records import write_record
@@ -21,8 +21,16 @@ from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from lapse.objects.holds.steering import ObjectPlace
 from lapse.requests.addresses import Located
-from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    OBJECT_KEEPER,
+    RUN,
+    SCHEDULED_AT,
+    VOLUME_CAPTURE_REQUEST,
+    KeeperMode,
+)
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from lapse.settings import LoadedSettings, Settings
@@ -69,6 +77,8 @@ class Harness:
     world: World
     marked: list[tuple[Kind[Any], ObjectKey]] = field(default_factory=list)
     """What carries a hold, or a note of one."""
+    steered: list[ObjectPlace] = field(default_factory=list)
+    """What was held by a person's command."""
 
     @property
     def store(self) -> EmbeddedStore:
@@ -88,6 +98,8 @@ class Harness:
     async def release(self) -> None:
         for kind, key in self.marked:
             await self.store.patch(kind, key, {"metadata": {"annotations": RELEASED}})
+        for place in self.steered:
+            await self.world.requests.steering.release(place, by="bob")
 
     async def own(self, kind: Kind[Any], obj: Any, *, owner: tuple[Kind[Any], Object]) -> None:  # noqa: ANN401
         """Give an object one owner more."""
@@ -171,6 +183,26 @@ class Harness:
         await self.world.capture("one", claim, mode="Detach")
         return Target(PERSISTENT_VOLUME_CLAIM, claim, lambda: self.world.live(120, step=20))
 
+    async def by_schedule(self) -> Target:
+        """The keeper of a run that came to nothing, whose time is over."""
+        kind, targets = CAPTURE_SCHEDULE, [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]
+        spec: Json = {"schedule": "0 3 * * *", "template": {"manifestCapture": {"targets": targets}}}
+        body = {"metadata": {"name": "nightly", "namespace": "shop"}, "spec": {**spec, "keep": {"last": 1}}}
+        schedule = await self.store.create(kind, body)
+        followed = {**reference(kind, schedule), "namespace": "shop"}
+        annotations = {SCHEDULED_AT: self.moment(), RUN: "mcr/shop/gone"}
+        spec = {"mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL, "ttl": "9999h", "followObjectRef": followed}
+        keeper = await self.store.create(
+            OBJECT_KEEPER, {"metadata": {"name": "of-a-run", "annotations": annotations}, "spec": spec}
+        )
+        self.world.advance(1000 * HOUR)
+
+        async def sweep() -> None:
+            self.world.requests.superseded.look(schedule)
+            await self.world.sweep()
+
+        return Target(OBJECT_KEEPER, keeper, sweep)
+
     async def by_person(self) -> Target:
         request = await self.world.completed(VOLUME_CAPTURE_REQUEST)
         place = Located(VOLUME_CAPTURE_REQUEST, request.metadata.key)
@@ -238,6 +270,17 @@ class Harness:
     async def in_a_note_on_a_dependant(self, target: Target) -> None:
         one = await self.map_of("between", (target.kind, target.obj), target.obj.metadata.namespace)
         await self.mark(CONFIG_MAP, one, {"lapse.dev/held-dependents": "3b0c"})
+
+    async def on_a_dependant_that_nobody_watches(self, target: Target) -> None:
+        """Held by a person's command, which leaves a note on the owners."""
+        ref = ExperimentRef(name="kill", namespace="shop", uid="u")
+        execution = Execution(start_time="2026-01-31T12:00:00Z", status="success")
+        spec = HistorySpec(experiment_ref=ref, execution=execution)
+        below, _ = await write_record(self.store, spec, namespace=target.obj.metadata.namespace or HISTORY)
+        await self.own(CHAOS_EXPERIMENT_HISTORY, below, owner=(target.kind, target.obj))
+        place = ObjectPlace(CHAOS_EXPERIMENT_HISTORY, below.metadata.key, below.metadata.uid)
+        await self.world.requests.steering.hold(place, Hold("audit", None, "ann"))
+        self.steered.append(place)
 
     async def on_what_is_followed(self, _target: Target) -> None:
         found = await self.store.get(CONFIG_MAP, ObjectKey("shop", "followed"))

@@ -34,6 +34,7 @@ WHO = [
     Harness.by_policy_on_request,
     Harness.by_history,
     Harness.by_detach,
+    Harness.by_schedule,
     Harness.by_person,
 ]
 WHERE = [
@@ -45,6 +46,7 @@ WHERE = [
     Harness.on_a_dependant_of_a_dependant,
     Harness.in_a_note,
     Harness.in_a_note_on_a_dependant,
+    Harness.on_a_dependant_that_nobody_watches,
 ]
 CASES = [
     *((who, where) for who in WHO for where in WHERE),

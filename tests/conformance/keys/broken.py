@@ -14,7 +14,7 @@ from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance import StoreTarget
 from lapse.keys.conformance.worker import START
-from lapse.keys.port import Backend, CleanupReport, Item, NewItem, Space
+from lapse.keys.port import Backend, CleanupReport, ExpiringCount, Item, NewItem, Space
 from lapse.keys.store import Keys
 from lapse.keys.url import open_backend
 from tests.conformance.windows import AsyncWindow, Window
@@ -108,6 +108,9 @@ class PassingBackend:
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         return self.inner.counts()
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns)
 
     def check(self) -> None:
         self.inner.check()
@@ -356,6 +359,40 @@ class NeverSweeps(PassingBackend):
 class SweepsWithoutLimit(PassingBackend):
     def sweep(self, limit: int) -> CleanupReport:
         return self.inner.sweep(1_000_000)
+
+
+class CountsTheExpired(PassingBackend):
+    """As one that counts by an index and forgets that some of it is not swept yet."""
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        stored = {(prefix, app_id): number for prefix, app_id, number in self.inner.counts()}
+        return [one._replace(number=stored[one[:2]]) for one in self.inner.expiring(until_ns) or ()]
+
+
+class CountsWithoutTheInstant(PassingBackend):
+    """Off by one: ``expiry < until`` where it should be ``expiry <= until``."""
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns - 1)
+
+
+class CountsByTheSlot(PassingBackend):
+    """Trusts a coarse index: what lies in one slot with the moment counts, too."""
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns | (1 << 36) - 1)
+
+
+class CountsByWriting(PassingBackend):
+    """Renews what it counts."""
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+        told = self.inner.expiring(until_ns)
+        for one in told or ():
+            space = self.inner.space(one.prefix, one.app_id)
+            for item in space.scan("", None, 1000):
+                space.touch(item.key, 3600)
+        return told
 
 
 # --- wrong about texts -----------------------------------------------------------------------------------------------

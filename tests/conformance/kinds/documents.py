@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.objects.packing.chunks import MAX_CHUNK_CHARACTERS
 from lapse.requests.api.kinds import (
     CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
-    MAX_CHUNK_CHARACTERS,
     OBJECT_KEEPER,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,

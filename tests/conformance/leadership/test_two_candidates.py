@@ -21,7 +21,7 @@ from lapse.engine.running.database_lease import PostgresLease
 from lapse.engine.running.election import LeaseElection
 from lapse.keys.election import Election
 from lapse.keys.url import init_store
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.controller.lease import KubeLease
 from lapse.kube.resources import ObjectKey
@@ -109,7 +109,7 @@ async def test_a_leader_behind_a_silent_api_server_stops_before_the_next_one_sta
     key = ObjectKey("default", f"two-{uuid()}")
     with Relay(shared_kube.port) as relay:
         cluster = replace(direct.cluster, server=f"https://127.0.0.1:{relay.port}")
-        clients = [Client(replace(direct, cluster=cluster)), Client(direct)]
+        clients = [KubeClient(replace(direct, cluster=cluster)), KubeClient(direct)]
         one, other = (
             Candidate(LeaseElection(KubeLease(client, key, identity=name, ttl_seconds=TTL, clock=CLOCK), clock=CLOCK))
             for client, name in zip(clients, ("one", "other"), strict=True)

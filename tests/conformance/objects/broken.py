@@ -54,6 +54,9 @@ class Passing:
     async def resolve(self, api_version: str, kind: str) -> ANY:
         return await self.inner.resolve(api_version, kind)
 
+    async def resolve_word(self, word: str) -> ANY:
+        return await self.inner.resolve_word(word)
+
     async def watch(self, kind: ANY, *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[Any], None]:
         async with contextlib.aclosing(self.inner.watch(kind, namespace=namespace, since=since)) as events:
             async for event in events:

@@ -13,7 +13,7 @@ import aiohttp
 from lapse.core.clock import SystemClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import SQLiteFile, Synchronous
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
@@ -105,7 +105,7 @@ class KubernetesWorld:
 
 @contextlib.asynccontextmanager
 async def kubernetes_world(server: KubeServer) -> AsyncIterator[KubernetesWorld]:
-    client = Client(load_config(file=server.kubeconfig, environ={}), watch_seconds=WATCH_SECONDS)
+    client = KubeClient(load_config(file=server.kubeconfig, environ={}), watch_seconds=WATCH_SECONDS)
     store = KubernetesStore(client, kinds=KINDS)
     try:
         yield KubernetesWorld(server, store)

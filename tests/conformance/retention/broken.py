@@ -287,11 +287,11 @@ class HoldsNeverEnd(Model):
         return "lapse.dev/hold" in body["metadata"].get("annotations", {})
 
 
-class HeldOnesTakeNoPlace(Model):
-    """A hold of one object must not decide about another one."""
+class HeldOnesTakePlaces(Model):
+    """A hold of one object must not have another one ended."""
 
-    def about(self, body: Json, rule: Rule) -> bool:
-        return super().about(body, rule) and not self.is_held(body, 0)
+    def takes_no_place(self, body: Json, now: int) -> bool:
+        return False
 
 
 class NothingIsTheLastOne(Model):

@@ -172,12 +172,23 @@ async def a_hold_saves_from_both_limits_and_changes_nothing_for_others(world: Wo
 
 
 @case
-async def a_held_one_among_the_newest_takes_its_place(world: World) -> None:
+async def a_held_one_among_the_newest_takes_no_place(world: World) -> None:
     home = await world.namespace()
     names = await Experiment(world, home).runs(3)
     await hold(world, home, names[-1])
     await prune(world, home, limit=1)
-    assert await left(world, home) == names[-1:]
+    assert await left(world, home) == names[-2:]
+
+
+@case
+async def a_held_one_among_the_last_takes_no_place(world: World) -> None:
+    home = await world.namespace()
+    names = await Experiment(world, home).runs(3, SUCCESS)
+    await hold(world, home, names[-1])
+    for name in names:
+        await age(world, home, name, YEAR)
+    await prune(world, home, ttl=MONTH, keep=1)
+    assert await left(world, home) == names[-2:]
 
 
 @case

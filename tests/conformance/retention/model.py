@@ -178,6 +178,10 @@ class Model:
         until = from_timestamp(annotations.get("lapse.dev/hold-until", ""))
         return annotations.get("lapse.dev/hold") == "true" and (until is None or now < until)
 
+    def takes_no_place(self, body: Json, now: int) -> bool:
+        """Whether an object counts towards no limit, and is none of the last ones."""
+        return self.is_held(body, now)
+
     def about(self, body: Json, rule: Rule) -> bool:
         """Whether a rule is about an object."""
         metadata = body["metadata"]
@@ -197,6 +201,8 @@ class Model:
                 saved.add(uid)
             if anchor is None:
                 continue
+            if self.takes_no_place(body, now):
+                group = None
             if self.expired(anchor, rule, now):
                 violations[uid] = EXPIRED
             elif group is not None and self.too_many(newer[group], rule):

@@ -11,7 +11,7 @@ from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
 from lapse.history.retention.passes import Pass
 from lapse.kube.resources import NO_LABELS
-from lapse.objects.cluster_holds import listed_holds
+from lapse.objects.holds.cluster import listed_holds
 from lapse.objects.target import ObjectTarget
 from tests.conformance.retention.registry import Result
 

@@ -18,17 +18,17 @@ from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.gate import OpenGate
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl
 from lapse.history.records import record_completion
-from lapse.history.retention.runs import MemoryNotes
 from lapse.history.service import Retention
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.errors import InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey, ready_condition
-from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.embedded import open_embedded
+from lapse.objects.holds.cluster import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.conformance.retention.product import Product
 from tests.conformance.retention.registry import (
@@ -48,6 +48,7 @@ from tests.conformance.retention.registry import (
     widget,
 )
 from tests.conformance.retention.worlds import EmbeddedWorld, KubernetesWorld, Surroundings
+from tests.policies import MemoryNotes, PolicyGate
 from tests.servers import kube_server
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Scene:
         ttl: str = "720h",
         limit: int = 0,
         keep: int = 0,
-        is_default: bool = False,
+        careful: bool = False,
         documents: Any = (),  # noqa: ANN401 - JSON
     ) -> Retention:
         around = self.around
@@ -94,9 +95,12 @@ class Scene:
             holds=listed_holds(around.store, lambda _kind: ()),
             clock=around.clock,
             interval=Duration(HOUR),
-            history_ttl_is_default=is_default,
-            notes=self.notes,
+            gate=self._policy_gate() if careful else OpenGate(),
         )
+
+    def _policy_gate(self) -> PolicyGate:
+        around = self.around
+        return PolicyGate(self.notes, journal=around.journal, clock=around.clock, metrics=around.metrics)
 
     def restart(self) -> None:
         """Another process begins, with counters of its own."""
@@ -162,7 +166,7 @@ async def embedded(folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def kubernetes(server: KubeServer) -> AsyncIterator[Scene]:
-    store = KubernetesStore(Client(load_config(file=server.kubeconfig, environ={})), kinds=ALL_KINDS)
+    store = KubernetesStore(KubeClient(load_config(file=server.kubeconfig, environ={})), kinds=ALL_KINDS)
     around = Surroundings(store, VirtualClock(SystemClock().wall_ns()), LogJournal())
     world = KubernetesWorld(store, around, Product(around))
     try:
@@ -237,17 +241,17 @@ async def test_the_pass_is_hourly_and_only_where_the_process_leads(scene: Scene)
     assert (loop.interval, loop.leader_only) == (3600.0, True)
 
 
-async def test_where_nobody_chose_a_ttl_passes_are_dry_for_an_interval_and_then_are_not(scene: Scene) -> None:
+async def test_passes_by_a_policy_that_is_new_on_a_store_are_dry_for_an_interval_and_then_are_not(scene: Scene) -> None:
     names = await Experiment(scene.world, scene.home).runs(3)
     await scene.age(names[-1], YEAR)
-    service = scene.service(is_default=True)
+    service = scene.service(careful=True)
     await tick(service)
     assert await scene.records() == names
     status = await scene.status("history")
     assert (status.dry_run, status.deleted, status.matched) == (True, {EXPIRED: 3}, 3)
     assert counted(scene.world, EXPIRED) == 0
     scene.restart()
-    await tick(scene.service(is_default=True))
+    await tick(scene.service(careful=True))
     assert await scene.records() == names
     scene.clock.advance(ns=HOUR + SECOND)
     await tick(service)
@@ -255,21 +259,14 @@ async def test_where_nobody_chose_a_ttl_passes_are_dry_for_an_interval_and_then_
     assert (await scene.status("history")).dry_run is False
 
 
-async def test_a_ttl_that_somebody_chose_is_in_force_at_once(scene: Scene) -> None:
-    names = await Experiment(scene.world, scene.home).runs(2)
-    await scene.age(names[-1], YEAR)
-    await tick(scene.service(is_default=False))
-    assert await scene.records() == []
-
-
 async def test_a_store_that_was_passed_over_before_has_no_dry_pass_again(scene: Scene) -> None:
-    await tick(scene.service(is_default=True))
+    await tick(scene.service(careful=True))
     scene.clock.advance(ns=HOUR + SECOND)
-    await tick(scene.service(is_default=True))
+    await tick(scene.service(careful=True))
     names = await Experiment(scene.world, scene.home).runs(2)
     await scene.age(names[-1], YEAR)
     scene.restart()
-    await tick(scene.service(is_default=True))
+    await tick(scene.service(careful=True))
     assert await scene.records() == []
 
 
@@ -334,25 +331,25 @@ async def test_a_completed_run_prunes_its_own_experiment_and_no_other(scene: Sce
     assert counted(scene.world, TOO_MANY) == len(names) - 2
 
 
-async def test_before_the_first_real_pass_no_completion_deletes_anything(scene: Scene) -> None:
+async def test_before_the_first_pass_is_over_no_completion_deletes_what_is_older(scene: Scene) -> None:
     experiment = Experiment(scene.world, scene.home)
-    service = scene.service(limit=1, is_default=True)
-    names: list[str] = []
+    names = await experiment.runs(3)
+    await scene.age(names[-1], SECOND)
+    service = scene.service(limit=1, careful=True)
+    await tick(service)
+    assert (await scene.status("history")).dry_run
+    made: list[str] = []
 
-    async def seen() -> bool:
-        names.append(await experiment.run())
-        return scene.around.meddler.lists >= 7  # where to begin, and at least two passes
+    async def ended() -> bool:
+        made.append(await experiment.run())
+        return bool(set(made) - set(await scene.records()))  # what is younger than the policy goes at once
 
     async with leading(service):
-        await until(scene, seen)
-        assert await scene.records() == names
-        await tick(service)
-        names.append(await experiment.run())
-        assert (await scene.status("history")).dry_run
-        assert await scene.records() == names
+        await until(scene, ended)
+    assert set(names) <= set(await scene.records())
     scene.clock.advance(ns=HOUR + SECOND)
     await tick(service)
-    assert await scene.records() == names[-1:]
+    assert await scene.records() == made[-1:]
 
 
 async def test_a_record_that_cannot_be_written_never_fails_the_experiment(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import open_embedded
@@ -117,7 +117,7 @@ class KubernetesWorld(EmbeddedWorld):
 
 @contextlib.asynccontextmanager
 async def kubernetes_world(server: KubeServer, make: Make) -> AsyncIterator[KubernetesWorld]:
-    store = KubernetesStore(Client(load_config(file=server.kubeconfig, environ={})), kinds=KINDS)
+    store = KubernetesStore(KubeClient(load_config(file=server.kubeconfig, environ={})), kinds=KINDS)
     around = Surroundings(store, VirtualClock(SystemClock().wall_ns()), LogJournal())
     try:
         yield KubernetesWorld(store, around, make(around))

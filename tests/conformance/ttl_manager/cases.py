@@ -763,7 +763,7 @@ async def a_tick_costs_a_query_a_look_and_a_change_however_many_are_due(harness:
     await harness.elapse(STANDBY_TTL + 1)
     store, activity = Counting(harness.store), Counting(harness.activity)
     assert (await harness.tick(store=store, activity=activity)).standby.ended == 40
-    assert store.calls == ["standby_candidates", "to_standby", "standby_candidates", "archive_candidates"]
+    assert store.calls == ["standby_candidates", "to_standby", "standby_candidates", "archive_candidates", "trashed"]
     assert activity.calls == ["read"]
 
 

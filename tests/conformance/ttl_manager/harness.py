@@ -91,7 +91,7 @@ class Manager:
                 errors.append(error)
         if errors:
             raise errors[0]
-        standby, archive = reports
+        standby, archive, _ = reports
         up = metric(self._metrics, 'lapse_signal_up{source="activity"}') == 1
         return TickReport(standby=standby, archive=archive, activity_up=up)
 

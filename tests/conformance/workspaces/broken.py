@@ -252,6 +252,12 @@ class ChecksArePutOffBlindly(Passing):
         await self.inner.advance_checks(dict(zip(fresh, checks.values(), strict=True)))
 
 
+class DeletedOnesAreCounted(Passing):
+    async def count_by_status(self) -> Mapping[ObservedStatus, int]:
+        rows = self.inner.database.read("SELECT observed_status, count(*) FROM workspaces GROUP BY observed_status")
+        return dict.fromkeys(ObservedStatus, 0) | {ObservedStatus(status): number for status, number in rows}
+
+
 # --- transitions ------------------------------------------------------------------------------------------------------
 
 

@@ -143,6 +143,21 @@ async def only_those_that_are_where_they_should_be_and_at_rest_are_candidates(wo
 
 
 @case
+async def workspaces_are_counted_by_what_is_seen_of_them(world: World) -> None:
+    assert await world.store.count_by_status() == dict.fromkeys(ObservedStatus, 0)
+    for name in ("one", "two"):
+        await running(world, name)
+    await standing_by(world, "stands")
+    deleted = await standing_by(world, "deleted")
+    await world.store.mark_deleted(deleted.id, now=NOW)
+    failed = await running(world, "failed")
+    await world.store.claim(failed.id, Operation.STOPPING, OpId("op-1"), now=NOW)
+    await world.store.fail(failed.id, OpId("op-1"), reason="broken", message="", now=NOW)
+    counted = {ObservedStatus.PENDING: 0, ObservedStatus.STANDBY: 1, ObservedStatus.RUNNING: 2, ObservedStatus.ERROR: 1}
+    assert await world.store.count_by_status() == counted
+
+
+@case
 async def candidates_come_in_pages_each_once_and_the_longest_due_first(world: World) -> None:
     for number in range(11):
         await running(world, f"r{number:02}", standby_ttl_seconds=20 - number // 3)

@@ -229,6 +229,7 @@ async def a_change_on_a_stale_version_does_nothing(world: World) -> None:
         user_wants(world.store, made.id, DesiredState.PENDING, version=stale),
         world.store.set_ttls(made.id, standby=60, version=stale, now=NOW),
         world.store.hold(made.id, "demo", version=stale, now=NOW),
+        world.store.extend(made.id, later(9), version=stale, now=NOW),
         world.store.release(made.id, version=stale, now=NOW),
         world.store.mark_deleted(made.id, version=stale, now=NOW),
     )
@@ -316,6 +317,34 @@ async def a_hold_is_kept_until_it_is_released(world: World) -> None:
 
 
 @case
+async def a_hold_names_its_person_and_a_legal_one_has_no_end(world: World) -> None:
+    made = await running(world)
+    held = await world.store.hold(made.id, "demo", until=later(100), by="ann", now=NOW)
+    assert (held.hold_by, held.hold_is_legal) == ("ann", False)
+    legal = await world.store.hold(made.id, "case 7", until=later(100), by="ann", is_legal=True, now=NOW)
+    assert (legal.hold_by, legal.hold_is_legal) == ("ann", True)
+    assert legal.held(later(10**12))
+    assert await world.store.get(made.id) == legal
+    released = await world.store.release(made.id, now=NOW)
+    assert (released.hold_by, released.hold_is_legal) == (None, False)
+
+
+@case
+async def an_extension_is_never_shortened_and_makes_decisions_of_before_stale(world: World) -> None:
+    made = await running(world)
+    extended = await world.store.extend(made.id, later(100), now=NOW)
+    assert (made.extended_until, extended.extended_until) == (None, later(100))
+    assert (extended.version, extended.check_after) == (made.version + 1, made.check_after)
+    assert await world.store.to_standby([made.candidate], now=later(10**6)) == set()
+    again = await world.store.extend(made.id, later(50), now=NOW)
+    assert again.extended_until == later(100)
+    assert (await world.store.extend(made.id, later(150), now=NOW)).extended_until == later(150)
+    for wrong in (NOW, later(-1), later(10**18)):
+        with refused(InvalidWorkspaceError):
+            await world.store.extend(made.id, wrong, now=NOW)
+
+
+@case
 async def a_hold_without_reason_or_over_already_is_refused(world: World) -> None:
     made = await running(world)
     for reason, until in (
@@ -348,6 +377,7 @@ async def a_deleted_workspace_is_unknown_to_people_and_its_name_is_free(world: W
         world.store.connected(made.id, now=NOW),
         world.store.set_ttls(made.id, standby=5, now=NOW),
         world.store.hold(made.id, "demo", now=NOW),
+        world.store.extend(made.id, later(9), now=NOW),
         world.store.release(made.id, now=NOW),
         world.store.clear_error(made.id, now=NOW),
         user_wants(world.store, made.id, DesiredState.RUNNING),
@@ -357,6 +387,67 @@ async def a_deleted_workspace_is_unknown_to_people_and_its_name_is_free(world: W
     again = await make(world)
     assert again.id != made.id
     assert list(await world.store.list(owner="ada")) == [again]
+
+
+@case
+async def one_in_the_trash_is_unknown_to_people_and_comes_back_as_it_was(world: World) -> None:
+    made = await running(world)
+    deleted = await world.store.mark_deleted(made.id, trash_until=later(9), now=later(3))
+    assert (deleted.deleted_at, deleted.trash_until) == (later(3), later(9))
+    assert deleted.desired_state is DesiredState.PENDING
+    with refused(UnknownWorkspaceError):
+        await world.store.by_name("notes")
+    assert list(await world.store.list()) == []
+    assert list(await world.store.trashed()) == [deleted]
+    assert list(await world.store.trashed(before=later(9))) == []
+    assert list(await world.store.trashed(before=later(10))) == [deleted]
+    assert list(await world.store.trashed(after=made.id)) == []
+    back = await world.store.bring_back(made.id, now=later(5))
+    assert (back.deleted_at, back.trash_until, back.version) == (None, None, deleted.version + 1)
+    assert back.desired_state is DesiredState.STANDBY
+    assert (await world.store.by_name("notes")) == back
+    with refused(UnknownWorkspaceError):
+        await world.store.bring_back(made.id, now=later(5))
+
+
+@case
+async def a_name_that_is_taken_keeps_one_in_the_trash(world: World) -> None:
+    made = await make(world)
+    deleted = await world.store.mark_deleted(made.id, trash_until=later(9), now=NOW)
+    other = await make(world)
+    with refused(WorkspaceExistsError):
+        await world.store.bring_back(made.id, now=later(1))
+    await unchanged(world, deleted)
+    await world.store.mark_deleted(other.id, now=later(2))
+    back = await world.store.bring_back(made.id, now=later(3))
+    assert back.desired_state is DesiredState.PENDING, "it has no data that could be put in place"
+
+
+@case
+async def one_that_leaves_the_trash_for_good_does_not_come_back(world: World) -> None:
+    made = await make(world)
+    deleted = await world.store.mark_deleted(made.id, trash_until=later(9), now=NOW)
+    assert await world.store.to_removal([made.candidate], now=later(10)) == set(), "another version"
+    assert list(await world.store.pending_work()) == [], "at rest, it is no work for anybody"
+    assert await world.store.to_removal([deleted.candidate], now=later(10)) == {made.id}
+    with refused(UnknownWorkspaceError):
+        await world.store.bring_back(made.id, now=later(11))
+    assert [one.id for one in await world.store.pending_work()] == [made.id]
+
+
+@case
+async def only_the_way_to_the_archive_is_open_in_the_trash(world: World) -> None:
+    made = await running(world)
+    await world.store.mark_deleted(made.id, trash_until=later(9), now=NOW)
+    for number, operation in enumerate(Operation):
+        if operation is Operation.NONE:
+            continue
+        op_id = OpId(f"op-{number}")
+        claimed = await world.store.claim(made.id, operation, op_id, now=NOW)
+        assert claimed == (operation in {Operation.STOPPING, Operation.ARCHIVING}), operation
+        if claimed:
+            assert await world.store.to_removal([(await world.store.get(made.id)).candidate], now=NOW) == set()
+            await world.store.complete(made.id, op_id, now=NOW)
 
 
 # --- two at once, and again -------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ manager do. `Process.stands` says, for each domain, whether what it may end is s
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lapse.app.domains import OwnDomain, Section
 from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
@@ -18,8 +20,11 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
+from lapse.engine.registry import DomainContext
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.clock_guard import machine_mark
 from lapse.engine.safety.freeze import ALL, resume_row
+from lapse.engine.safety.sqlite import SQLiteHolds
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
 from lapse.history.records import write_record
@@ -40,6 +45,7 @@ from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
+from tests.conformance.domains.worlds import example
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -49,7 +55,7 @@ if TYPE_CHECKING:
     from lapse.objects.embedded import EmbeddedStore
     from lapse.workspaces.store.port import WorkspaceStore
 
-DOMAINS = ("requests", "keepers", "schedules", "history", "retention", "workspaces")
+DOMAINS = ("requests", "keepers", "schedules", "history", "retention", "workspaces", "scratch")
 SHORT = Duration.parse("1h")
 """How long everything lives, but for what is about deadlines."""
 NAMESPACE, RECORDS = "default", "chaos-system"
@@ -73,8 +79,10 @@ class Machine:
         store = open_store(self.folder, clock=clock)
         workspaces = open_sqlite_store(self.folder / "workspaces.db")
         record = ProcessRecord.in_folder(store)
-        gate = record.gate(await record.guard(clock, sources=sources), metrics=metrics)
-        process = Process(store, workspaces, clock, metrics, gate)
+        gate = record.gate(await record.guard(clock, sources=sources), metrics=metrics, domains=DOMAINS)
+        files = self.folder / "files"
+        files.mkdir(exist_ok=True)
+        process = Process(store, workspaces, clock, metrics, gate, files)
         filling = asyncio.create_task(process.requests.caches.run())
         try:
             await process.requests.caches.wait_until_synced()
@@ -96,7 +104,9 @@ class Process:
         clock: BelievedClock,
         metrics: Metrics,
         gate: GuardedGate,
+        files: Path,
     ) -> None:
+        self._files = files
         self.store, self.workspaces, self.clock, self.metrics, self.gate = store, workspaces, clock, metrics, gate
         self.journal = SQLiteJournal(store.database)
         shared: dict[str, Any] = {"journal": self.journal, "metrics": metrics, "clock": clock, "gate": gate}
@@ -114,6 +124,11 @@ class Process:
         activity = InProcessActivity(clock, lease_seconds=60)
         sweeps = ttl_sweeps(workspaces, activity, self.journal, clock=clock, metrics=metrics, gate=gate)
         self.ttl_loop = ttl_loop(sweeps, interval=60)
+        module = example()
+        settings = module.ScratchSettings(folder=files, max_age=SHORT)
+        parts = module.SCRATCH.build(DomainContext(clock, files, settings))
+        own = OwnDomain(module.SCRATCH, Section(), parts)
+        self.own_loop = own.loop(holds=SQLiteHolds(store.database), **shared)
 
     @property
     def now(self) -> Ms:
@@ -136,6 +151,8 @@ class Process:
         await self.store.create(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": NAMESPACE}})
         await self._runs(ready)
         await self._workspace()
+        (self._files / "a").touch()
+        os.utime(self._files / "a", ns=(self.clock.wall_ns(), self.clock.wall_ns()))
 
     async def _runs(self, ready: dict[str, str]) -> None:
         """Two runs of a schedule that keeps one: that of an hour from now supersedes that of now."""
@@ -190,7 +207,7 @@ class Process:
         await self._caught_up()
         for schedule in (await self.store.list(CAPTURE_SCHEDULE)).items:
             self.requests.superseded.look(schedule)
-        loops: list[Any] = [*self.requests.loops, *self.retention.loops, self.ttl_loop]
+        loops: list[Any] = [*self.requests.loops, *self.retention.loops, self.ttl_loop, self.own_loop]
         for loop in loops:
             await loop.tick()
         await self._caught_up()
@@ -207,7 +224,7 @@ class Process:
     async def resume(self) -> None:
         """Do what a person does with ``lapse resume all``."""
         row = resume_row(ALL, by="ann", now=self.clock.wall_ns())
-        assert await ProcessRecord.in_folder(self.store).safety.resume(ALL, row)
+        assert await ProcessRecord.in_folder(self.store).safety.resume(ALL, row, mark=machine_mark(self.clock))
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
@@ -220,6 +237,7 @@ class Process:
             "history": bool((await self.store.list(CHAOS_EXPERIMENT_HISTORY)).items),
             "retention": await self._has(CONFIG_MAP, _MAP),
             "workspaces": (await self.workspaces.by_name("notes")).desired_state is DesiredState.STANDBY,
+            "scratch": (self._files / "a").exists(),
         }
 
     async def _has(self, kind: Any, key: ObjectKey) -> bool:  # noqa: ANN401 - any kind

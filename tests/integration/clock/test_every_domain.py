@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3_600, 86_400
 YEAR = 365 * DAY
+JUMPS = [HOUR, DAY, YEAR, -HOUR, -DAY, -YEAR]
 ALL_STAND = dict.fromkeys(DOMAINS, True)
 NONE_STAND = dict.fromkeys(DOMAINS, False)
 FROZEN = sorted((domain, "frozen", "clock_jumped") for domain in DOMAINS)
@@ -41,7 +42,7 @@ async def test_a_right_clock_ends_everything_on_time_also_after_sleep(machine: M
         assert (process.frozen(), await process.told()) == ([], [])
 
 
-@pytest.mark.parametrize("seconds", [2 * HOUR, DAY, YEAR, -2 * HOUR, -YEAR])
+@pytest.mark.parametrize("seconds", JUMPS)
 @pytest.mark.parametrize("looks", [False, True], ids=["at the act", "by a look"])
 async def test_a_jump_while_it_runs_ends_nothing_in_any_domain(machine: Machine, seconds: int, looks: bool) -> None:  # noqa: FBT001 - a parameter of the test
     async with machine.process() as process:
@@ -65,12 +66,13 @@ async def test_a_jump_while_it_runs_ends_nothing_in_any_domain(machine: Machine,
         assert await process.stands() == (NONE_STAND if seconds > 0 else ALL_STAND), "the clock is believed as it is"
 
 
-@pytest.mark.parametrize("seconds", [2 * HOUR, YEAR, -YEAR])
+@pytest.mark.parametrize("seconds", JUMPS)
 async def test_a_jump_before_the_start_ends_nothing_in_any_domain(machine: Machine, seconds: int) -> None:
     async with machine.process() as process:
         await process.fill()
         await process.work()
     machine.clock.advance(60)
+    machine.clock.suspend(60)
     machine.clock.jump_wall(seconds)
     async with machine.process() as process:
         await process.work()
@@ -116,7 +118,25 @@ async def test_another_boot_after_some_days_is_dry_for_an_interval_and_tells_wha
         assert await process.stands() == NONE_STAND
 
 
-@pytest.mark.parametrize("seconds", [2 * HOUR, YEAR])
+@pytest.mark.parametrize("back", [DAY, 2 * DAY, YEAR])
+async def test_a_clock_that_is_set_back_right_after_it_was_resumed_is_noticed_over_a_restart(
+    machine: Machine, back: int
+) -> None:
+    async with machine.process() as process:
+        await process.fill()
+        await process.work()
+        machine.clock.jump_wall(YEAR)
+        await process.gate.look()
+        await process.resume()  # and the process ends before it looks again
+    machine.clock.jump_wall(-back)
+    async with machine.process() as process:
+        await process.work()
+        await process.gate.look()
+        assert process.frozen() == list(DOMAINS)
+        assert await process.stands() == ALL_STAND
+
+
+@pytest.mark.parametrize("seconds", [HOUR, DAY, YEAR])
 async def test_no_loss_is_dated_by_a_clock_in_doubt(machine: Machine, seconds: int) -> None:
     async with machine.process() as process:
         await process.work()

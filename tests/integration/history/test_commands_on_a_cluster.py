@@ -194,10 +194,10 @@ def test_a_namespace_that_is_missing_is_named(cluster: Cluster) -> None:
     assert main(["history", "record", *line, f"--history-namespace={nowhere}", config]) == 1
     assert f"run kubectl create namespace {nowhere}" in cluster.capsys.readouterr().err
     line = ["--history-retention-limit=1", f"--history-namespace={cluster.namespace}", f"--lease-namespace={nowhere}"]
-    assert main(["history", "prune", "--yes", *line, config]) == 1
-    told = cluster.capsys.readouterr().err
-    assert "cannot be read" in told
-    assert f"There is no Namespace {nowhere}." in told
+    assert main(["history", "prune", "--yes", *line, config]) == 3, "it is not known there that the policy has acted"
+    assert "lapse resume --policy history" in cluster.capsys.readouterr().err
+    assert main(["resume", "--policy", "history", "--cluster", line[-1], config]) != 0
+    assert f"There is no Namespace {nowhere}." in cluster.capsys.readouterr().err
     assert cluster.left() == set(names)
 
 

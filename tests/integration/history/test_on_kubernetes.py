@@ -28,11 +28,11 @@ from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
 from lapse.history.policy.policy import Policy
 from lapse.history.retention.passes import Pass
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectKey, untyped
-from lapse.objects.cluster_holds import listed_holds
+from lapse.objects.holds.cluster import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.objects.target import ObjectTarget
 from tests.servers.api_proxy import ApiProxy, Asked
@@ -126,7 +126,7 @@ def job_status(ended: int, *, succeeded: bool) -> Json:
 
 @pytest.fixture
 async def scene(shared_kube: KubeServer) -> AsyncIterator[Scene]:
-    store = KubernetesStore(Client(load_config(file=shared_kube.kubeconfig, environ={})), kinds=OUR_KINDS)
+    store = KubernetesStore(KubeClient(load_config(file=shared_kube.kubeconfig, environ={})), kinds=OUR_KINDS)
     namespace = f"retention-{secret_bytes(5).hex()}"
     try:
         await store.create(NAMESPACE, {"metadata": {"name": namespace}})
@@ -146,7 +146,7 @@ async def through(proxy: ApiProxy, kube: KubeServer) -> AsyncIterator[Kubernetes
     """The store behind a proxy."""
     cluster = Cluster(server=f"https://127.0.0.1:{proxy.port}", ca=kube.ca_file)
     store = KubernetesStore(
-        Client(KubeConfig(cluster=cluster, user=User(token=kube.admin_token.encode()))), kinds=OUR_KINDS
+        KubeClient(KubeConfig(cluster=cluster, user=User(token=kube.admin_token.encode()))), kinds=OUR_KINDS
     )
     try:
         yield store

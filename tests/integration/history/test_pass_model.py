@@ -92,7 +92,7 @@ def model(things: list[Thing], rules: list[Rule]) -> tuple[set[str], set[str]]:
             known = [
                 (-other_age, other.name, other)
                 for other, other_age in ages.items()
-                if other_age is not None and group[other] == group[one]
+                if other_age is not None and group[other] == group[one] and not other.is_held
             ]
             newer = [other for *place, other in known if age is not None and place > [-age, one.name]]
             if (one in kept and (age is None or len(kept.intersection(newer)) < rule.keep)) or (

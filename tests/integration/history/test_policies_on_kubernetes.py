@@ -22,11 +22,11 @@ from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, ready_condition, untyped
-from lapse.objects.cluster_holds import listed_holds
+from lapse.objects.holds.cluster import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers import kube_server
 
@@ -123,7 +123,7 @@ def kube() -> Iterator[KubeServer]:
 
 @pytest.fixture
 async def scene(kube: KubeServer) -> AsyncIterator[Scene]:
-    store = KubernetesStore(Client(load_config(file=kube.kubeconfig, environ={})), kinds=OUR_KINDS)
+    store = KubernetesStore(KubeClient(load_config(file=kube.kubeconfig, environ={})), kinds=OUR_KINDS)
     namespace = f"policies-{secret_bytes(5).hex()}"
     try:
         await store.create(NAMESPACE, {"metadata": {"name": namespace}})

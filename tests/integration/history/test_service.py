@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lapse.core.clock import SystemClock, VirtualClock
+from lapse.core.clock import SystemClock, UnixNs, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
@@ -22,6 +22,7 @@ from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Turn
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.blast_radius import PolicyApprovals
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import FreezeReason
 from lapse.engine.safety.gate import Grant, OpenGate
@@ -38,22 +39,26 @@ from lapse.history.api.kinds import (
 from lapse.history.policy.default_policy import history_document
 from lapse.history.policy.policies import FROM, SETTINGS
 from lapse.history.records import experiment_labels, record_completion, write_record
-from lapse.history.retention.runs import MemoryNotes
+from lapse.history.retention.runs import RunReason
 from lapse.history.service import Retention
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, ready_condition, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from tests.policies import MemoryNotes, PolicyGate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from lapse.engine.journal.port import Journal
+    from lapse.engine.safety.freeze import Notes
+    from lapse.history.retention.runs import PolicyRun
 
 WIDGET = untyped("test.lapse.dev/v1", "Widget", "widgets")
 GADGET = untyped("test.lapse.dev/v1", "Gadget", "gadgets")
 NAMESPACE = "chaos-system"
 HOUR = 3600.0
+GATE = {Outcome.FROZEN, Outcome.RESUMED}
 
 
 def policy(name: str, kind: str = "Widget", **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - any field
@@ -70,6 +75,8 @@ class World:
     journal: Journal
     metrics: Metrics = field(default_factory=lambda: Metrics("test"))
     before_list: Callable[[Kind[Any]], Awaitable[object]] | None = None
+    notes: Notes = field(default_factory=MemoryNotes)
+    """What outlives a process."""
 
     def retention(self, **how: Any) -> Retention:  # noqa: ANN401 - those of the class
         history = how.pop("history", {"limit": 3})
@@ -85,6 +92,12 @@ class World:
             chance=lambda: 0.5,
             **how,
         )
+
+    def careful(self, notes: Notes | None = None, **how: Any) -> Retention:  # noqa: ANN401 - as above
+        """Return one as in a process that starts now, which looks at its policies first."""
+        kept = self.notes if notes is None else notes
+        gate = PolicyGate(kept, journal=self.journal, clock=self.clock, metrics=self.metrics)
+        return self.retention(gate=gate, **how)
 
     def spec(self, experiment: str = "kill", *, namespace: str = "shop", status: str = "success") -> HistorySpec:
         ref = ExperimentRef(name=experiment, namespace=namespace, uid=f"u-{namespace}-{experiment}")
@@ -190,6 +203,12 @@ async def tick(retention: Retention) -> float:
     return await retention.loops[0].tick()
 
 
+async def passed(retention: Retention) -> dict[str, PolicyRun]:
+    """Do what the loop does each hour; return what came of it."""
+    await retention.publish()
+    return await retention.pass_over(proceed=lambda: True, next_run=UnixNs(0))
+
+
 @asynccontextmanager
 async def served(retention: Retention) -> AsyncIterator[None]:
     """Run what watches for completions."""
@@ -279,6 +298,8 @@ async def test_an_hourly_pass_ends_what_is_too_old_or_too_many_and_says_so(world
     assert world.metric("chaos_experiment_history_ttl_deleted_total", reason="ttl_expired") == 1
     assert world.metric("lapse_decisions_total", domain="history", verdict="due") == 3
     assert world.metric("lapse_decisions_total", domain="history", verdict="keep") == 4
+    next_pass = world.metric("lapse_next_expiry_timestamp_seconds", domain="history")
+    assert next_pass == world.clock.wall_ns() / 10**9 + HOUR
 
 
 async def test_numbers_of_an_earlier_pass_do_not_stay_in_the_status(world: World) -> None:
@@ -320,12 +341,13 @@ async def test_a_pass_that_must_stop_tells_nothing_and_the_next_leader_goes_on(w
 # --- the first time ---------------------------------------------------------------------------------------------------
 
 
-async def test_where_nobody_chose_a_ttl_passes_are_dry_for_a_whole_interval_over_restarts(world: World) -> None:
+async def test_a_policy_that_is_new_on_a_store_with_records_is_dry_for_a_whole_interval_over_restarts(
+    world: World,
+) -> None:
     await world.runs(5)
     notes = SQLiteGateStore(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[])
-    start = partial(world.retention, history_ttl_is_default=True, notes=notes)
     with capture_logs() as logs:
-        await tick(start())
+        await tick(world.careful(notes))
 
     assert len(await world.left()) == 5
     found = (await world.policy()).status
@@ -335,17 +357,32 @@ async def test_where_nobody_chose_a_ttl_passes_are_dry_for_a_whole_interval_over
     assert await world.outcomes() == [Outcome.WOULD_END] * 2
     for _ in range(3):
         world.clock.advance(HOUR / 4)
-        await tick(start())
+        await tick(world.careful(notes))
         assert len(await world.left()) == 5, "a restart does not end it"
 
     world.clock.advance(HOUR / 4)
-    await tick(start())
+    await tick(world.careful(notes))
     assert len(await world.left()) == 3
+
+
+async def test_a_store_that_is_as_new_as_its_policy_has_no_first_pass(world: World) -> None:
+    await tick(world.careful())
+    await world.runs(5, hours=0.1)
+    await tick(world.careful())
+    assert len(await world.left()) == 3
+
+
+async def test_a_policy_that_was_a_dry_run_for_an_interval_is_meant_when_it_is_none(world: World) -> None:
+    await world.things(WIDGET, 3)
+    for dry_run, left in ((True, 3), (False, 0)):
+        world.clock.advance(HOUR)
+        await tick(world.careful(documents=[policy("mine", maxAge="1m", dryRun=dry_run)]))
+        assert len((await world.store.list(WIDGET)).items) == left
 
 
 async def test_the_loop_comes_back_when_the_first_interval_is_over(world: World) -> None:
     await world.runs(5)
-    (loop,) = world.retention(history_ttl_is_default=True).loops
+    (loop,) = world.careful().loops
     loop.begin(Turn(lambda: True, lambda: None))
     world.clock.advance(await loop.tick() / 2)
     world.clock.advance(await loop.tick())
@@ -354,62 +391,40 @@ async def test_the_loop_comes_back_when_the_first_interval_is_over(world: World)
 
 
 async def test_a_first_interval_that_cannot_be_written_down_goes_on(world: World) -> None:
-    class Away:
+    class Away(MemoryNotes):
         async def read_note(self, name: str) -> str | None:
             raise StoreUnavailableError(problem=name)
 
-        write_note: Any = None
-
     await world.runs(5)
-    retention = world.retention(history_ttl_is_default=True, notes=Away())
+    retention = world.careful(Away())
     for _ in range(3):
         await tick(retention)
         world.clock.advance(HOUR)
     assert len(await world.left()) == 5
 
 
-async def test_a_first_look_by_a_clock_that_was_ahead_is_taken_again(world: World) -> None:
+async def test_no_completion_deletes_what_is_older_than_the_policy_before_its_first_pass_is_over(world: World) -> None:
     await world.runs(5)
-    notes = MemoryNotes()
-    await notes.write_note("first-pass.history", "2100-01-01T00:00:00Z")
-    retention = world.retention(history_ttl_is_default=True, notes=notes)
+    retention = world.careful()
     await tick(retention)
+    async with served(retention):
+        await world.run()
+        world.clock.advance(1)
+        await until(partial(_noted, world, at_least=3))
+    assert len(await world.left()) == 6
+
     world.clock.advance(HOUR)
     await tick(retention)
     assert len(await world.left()) == 3
-
-
-async def test_no_completion_deletes_before_a_full_pass_did(world: World) -> None:
-    await world.runs(5)
-    retention = world.retention(history_ttl_is_default=True)
-    for passes in range(2):
-        async with served(retention):
-            await world.run("other", namespace=f"n{passes}")
-            await world.run()
-            world.clock.advance(1)
-            await until(partial(_noted, world, at_least=2 + passes))
-        assert len(await world.left()) == 5 + 2 * (passes + 1)
-        if passes == 0:
-            await tick(retention)
-
-    world.clock.advance(HOUR)
-    await tick(retention)
-    assert len(await world.left()) == 3 + 2
 
 
 async def _noted(world: World, *, at_least: int) -> bool:
     return len(await world.outcomes()) >= at_least
 
 
-async def test_where_somebody_chose_a_ttl_the_first_pass_deletes(world: World) -> None:
-    await world.runs(5)
-    await tick(world.retention(history_ttl_is_default=False))
-    assert len(await world.left()) == 3
-
-
 async def test_a_person_who_runs_a_pass_means_it(world: World) -> None:
     await world.runs(5)
-    retention = world.retention(history_ttl_is_default=True)
+    retention = world.careful(history_ttl_is_default=True)
     assert await retention.is_unproved(["history"]), "and is asked before, by whoever runs it for them"
     dry = await retention.run_once(dry_run=True)
     assert len(await world.left()) == 5
@@ -421,6 +436,73 @@ async def test_a_person_who_runs_a_pass_means_it(world: World) -> None:
     await world.runs(2)
     await tick(retention)
     assert len(await world.left()) == 3, "what a person has begun goes on"
+
+
+# --- the blast radius -------------------------------------------------------------------------------------------------
+
+
+async def test_a_ttl_shortened_by_mistake_ends_nothing_until_it_is_approved(world: World) -> None:
+    await tick(world.careful(history={"ttl": Duration.parse("720h")}))
+    for number in range(150):
+        await world.run(f"e{number}")
+    world.clock.advance(2 * HOUR)
+    short = {"ttl": Duration.parse("1h")}
+    for _ in range(2):  # a restart does not forget it
+        runs = await passed(world.careful(history=short))
+        assert len(await world.left()) == 150
+        assert runs["history"].reason is RunReason.WAITING
+        world.clock.advance(HOUR)
+
+    approvals = PolicyApprovals([world.notes], journal=world.journal, clock=world.clock)
+    (waiting,) = await approvals.waiting()
+    assert (waiting.domain, waiting.name, waiting.due, waiting.governed) == ("history", "history", 150, 150)
+    assert waiting.previous_hash not in {None, waiting.hash}
+    assert set(waiting.sample) <= {f"history/{NAMESPACE}/{name}" for name in await world.left()}
+    assert 'lapse_policies_waiting{domain="history"} 1.0' in world.text()
+    retention = world.careful(history=short)
+    await tick(retention)
+    await approvals.approve("history", by="ann")
+    world.clock.advance(10)
+    await tick(retention)
+    assert await world.left() == []
+    told = [row.reason for row in await world.journal.entries(limit=1_000) if row.outcome in GATE]
+    assert told == ["policy_approved", "policy_waits"]
+    assert 'lapse_policies_waiting{domain="history"} 0.0' in world.text()
+
+
+async def test_a_selector_that_matches_everything_waits_and_the_old_policy_goes_on_when_it_is_back(
+    world: World,
+) -> None:
+    narrow, wide = policy("mine", maxAge="1h"), policy("mine", maxAge="1h")
+    narrow["spec"]["selector"] = {**narrow["spec"]["selector"], "labels": {"keep": "no"}}
+    await tick(world.careful(documents=[narrow]))
+    await world.things(WIDGET, 120)
+    await world.store.create(WIDGET, {"metadata": {"name": "mine", "namespace": "default", "labels": {"keep": "no"}}})
+    world.clock.advance(2 * HOUR)
+
+    assert (await passed(world.careful(documents=[wide])))["mine"].reason is RunReason.WAITING
+    assert len((await world.store.list(WIDGET)).items) == 121
+    assert (await passed(world.careful(documents=[narrow])))["mine"].deleted == {"ttl_expired": 1}
+    assert len((await world.store.list(WIDGET)).items) == 120
+    assert not await PolicyApprovals([world.notes], journal=world.journal, clock=world.clock).waiting()
+
+
+async def test_much_that_is_due_by_an_unchanged_policy_goes_at_once(world: World) -> None:
+    documents = [policy("mine", maxAge="1h")]
+    await tick(world.careful(documents=documents))
+    await world.things(WIDGET, 150)
+    world.clock.advance(2 * HOUR)
+    await tick(world.careful(documents=documents))
+    assert not (await world.store.list(WIDGET)).items
+
+
+async def test_a_person_s_pass_by_another_limit_waits_as_well_and_leaves_the_policy_in_force(world: World) -> None:
+    await tick(world.careful(history={"limit": 0}))
+    await world.runs(130, hours=0.001)
+    shorter = world.careful(history={"limit": 3})
+    await shorter.publish()
+    assert (await shorter.run_once())["history"].reason is RunReason.WAITING
+    assert len(await world.left()) == 130
 
 
 async def test_a_dry_run_and_the_real_one_name_the_same_records(world: World) -> None:

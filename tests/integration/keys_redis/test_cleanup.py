@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lapse
+from lapse.engine.running.metrics import Metrics
+from lapse.keys.counts import count_loops
 from tests.servers import wait_until
 from tests.servers.pytest_plugin import each
 
@@ -114,3 +116,12 @@ def test_a_name_whose_record_was_removed_by_hand_is_skipped(shared_server: Serve
 
         assert [item.key for item in app.scan(limit=2)] == ["c", "e"]
         assert [item.key for item in app.scan(after="e", limit=2)] == ["f"]
+
+
+@BOTH
+async def test_keys_on_a_server_are_not_counted_for_the_metrics(shared_server: Server, namespace: str) -> None:
+    metrics = Metrics("test")
+    async with lapse.open_keys_async(f"{shared_server.keys_url()}?namespace={namespace}") as keys:
+        assert count_loops(keys, metrics) == []
+
+    assert b"lapse_keys_stored" not in metrics.exposition()

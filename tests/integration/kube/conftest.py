@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.resources import untyped
 from tests.conformance.objects.registry import unique
@@ -20,14 +20,14 @@ NAMESPACE = untyped("v1", "Namespace", "namespaces", namespaced=False)
 
 
 @pytest.fixture
-async def clients(shared_kube: KubeServer) -> AsyncIterator[Callable[..., Client]]:
+async def clients(shared_kube: KubeServer) -> AsyncIterator[Callable[..., KubeClient]]:
     """Makes clients that are closed at the end: of the administrator, or of a user with these fields."""
-    made: list[Client] = []
+    made: list[KubeClient] = []
 
-    def make(config: KubeConfig | None = None, **user: Any) -> Client:  # noqa: ANN401 - fields of User
+    def make(config: KubeConfig | None = None, **user: Any) -> KubeClient:  # noqa: ANN401 - fields of User
         if config is None and user:
             config = KubeConfig(cluster=Cluster(server=shared_kube.url, ca=shared_kube.ca_file), user=User(**user))
-        made.append(Client(config or load_config(file=shared_kube.kubeconfig, environ={}), watch_seconds=4.0))
+        made.append(KubeClient(config or load_config(file=shared_kube.kubeconfig, environ={}), watch_seconds=4.0))
         return made[-1]
 
     yield make
@@ -36,12 +36,12 @@ async def clients(shared_kube: KubeServer) -> AsyncIterator[Callable[..., Client
 
 
 @pytest.fixture
-def admin(clients: Callable[..., Client]) -> Client:
+def admin(clients: Callable[..., KubeClient]) -> KubeClient:
     return clients()
 
 
 @pytest.fixture
-async def namespace(admin: Client) -> str:
+async def namespace(admin: KubeClient) -> str:
     name = unique("kube")
     await admin.create(NAMESPACE, {"metadata": {"name": name}})
     return name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import ForbiddenError, KubeConfigError, StoreUnavailableError, UnauthenticatedError
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from tests.servers import KubeServer
 
-    Clients = Callable[..., Client]
+    Clients = Callable[..., KubeClient]
 
 pytestmark = pytest.mark.server("kube")
 
 
-async def works(client: Client) -> bool:
+async def works(client: KubeClient) -> bool:
     return bool((await client.list(WIDGET, limit=1)).resource_version)
 
 
@@ -188,7 +188,7 @@ async def test_a_connection_that_is_cut_or_silent_proves_nothing_and_comes_back(
     with Relay(shared_kube.port) as relay:
         cluster = Cluster(server=f"https://127.0.0.1:{relay.port}", ca=shared_kube.ca_file)
         config = KubeConfig(cluster=cluster, user=User(token=shared_kube.admin_token.encode()))
-        client = Client(config, environ={}, limits=CallLimits(connect_seconds=1.0, request_seconds=1.0))
+        client = KubeClient(config, environ={}, limits=CallLimits(connect_seconds=1.0, request_seconds=1.0))
         assert await works(client)
         relay.silence()
         with pytest.raises(StoreUnavailableError, match="within 1 s"):
@@ -208,4 +208,4 @@ def test_an_authority_that_is_no_certificate_is_refused_before_anything_is_sent(
 ) -> None:
     (tmp_path / "ca").write_text("nonsense")
     with pytest.raises(KubeConfigError, match="holds no certificate"):
-        Client(KubeConfig(cluster=Cluster(server=shared_kube.url, ca=tmp_path / "ca")), environ={})
+        KubeClient(KubeConfig(cluster=Cluster(server=shared_kube.url, ca=tmp_path / "ca")), environ={})

@@ -24,7 +24,7 @@ from lapse.objects.kubernetes import KubernetesStore, NoDatabaseError
 from tests.conformance.objects.registry import NARROW, UNKNOWN, WIDGET, unique, widget
 
 if TYPE_CHECKING:
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.resources import Kind
 
 pytestmark = pytest.mark.server("kube")
@@ -32,12 +32,12 @@ CONFIG_MAP = untyped("v1", "ConfigMap", "configmaps")
 DEPLOYMENT = untyped("apps/v1", "Deployment", "deployments")
 
 
-async def make(client: Client, namespace: str, *names: str, **spec: object) -> None:
+async def make(client: KubeClient, namespace: str, *names: str, **spec: object) -> None:
     for name in names:
         await client.create(WIDGET, {**widget(namespace, name), "spec": spec})
 
 
-async def test_kinds_of_the_core_group_and_of_others_are_read_and_written(admin: Client, namespace: str) -> None:
+async def test_kinds_of_the_core_group_and_of_others_are_read_and_written(admin: KubeClient, namespace: str) -> None:
     made = await admin.create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": namespace}, "data": {"x": "1"}})
     key = made.metadata.key
     assert (await admin.patch(CONFIG_MAP, key, {"data": {"x": None, "y": "2"}})).body["data"] == {"y": "2"}
@@ -49,7 +49,7 @@ async def test_kinds_of_the_core_group_and_of_others_are_read_and_written(admin:
     assert (await admin.list(DEPLOYMENT, namespace=namespace)).items == ()
 
 
-async def test_a_deletion_is_for_one_object_in_one_state(admin: Client, namespace: str) -> None:
+async def test_a_deletion_is_for_one_object_in_one_state(admin: KubeClient, namespace: str) -> None:
     made = await admin.create(WIDGET, widget(namespace, "a"))
     key, old = made.metadata.key, made.metadata.resource_version
     new = await admin.patch(WIDGET, key, {"spec": {"size": 3}})
@@ -61,7 +61,7 @@ async def test_a_deletion_is_for_one_object_in_one_state(admin: Client, namespac
         await admin.delete(WIDGET, key)
 
 
-async def test_lists_come_in_pages_of_one_moment(admin: Client, namespace: str) -> None:
+async def test_lists_come_in_pages_of_one_moment(admin: KubeClient, namespace: str) -> None:
     await make(admin, namespace, *(f"w{number}" for number in range(5)))
     first = await admin.list(NARROW, namespace=namespace, limit=2)
     await make(admin, namespace, "w9")
@@ -74,7 +74,7 @@ async def test_lists_come_in_pages_of_one_moment(admin: Client, namespace: str) 
     assert names == ["w0", "w1", "w2", "w3", "w4"]
 
 
-async def test_metadata_alone_can_be_listed_got_and_followed(admin: Client, namespace: str) -> None:
+async def test_metadata_alone_can_be_listed_got_and_followed(admin: KubeClient, namespace: str) -> None:
     partial = metadata_only(WIDGET)
     await make(admin, namespace, "a", size=7, text="x" * 10_000)
     found = await admin.list(partial, namespace=namespace)
@@ -94,7 +94,7 @@ async def test_metadata_alone_can_be_listed_got_and_followed(admin: Client, name
     running.cancel()
 
 
-async def test_a_version_from_long_ago_is_gone_and_nonsense_proves_nothing(admin: Client, namespace: str) -> None:
+async def test_a_version_from_long_ago_is_gone_and_nonsense_proves_nothing(admin: KubeClient, namespace: str) -> None:
     with pytest.raises(GoneError, match="since version 1 "):
         await anext(admin.watch(WIDGET, namespace=namespace, since="1"))
     with pytest.raises((InvalidError, StoreUnavailableError)):
@@ -103,26 +103,26 @@ async def test_a_version_from_long_ago_is_gone_and_nonsense_proves_nothing(admin
         await admin.list(WIDGET, after="nonsense")
 
 
-async def test_what_is_too_large_is_invalid_at_both_limits(admin: Client, namespace: str) -> None:
+async def test_what_is_too_large_is_invalid_at_both_limits(admin: KubeClient, namespace: str) -> None:
     for megabytes in (2, 4):
         body = {**widget(namespace, "large"), "spec": {"text": "x" * (megabytes * 1024 * 1024)}}
         with pytest.raises(InvalidError, match=r"(?i)large"):
             await admin.create(WIDGET, body)
 
 
-async def test_a_kind_or_a_namespace_that_is_not_there_is_told(admin: Client, namespace: str) -> None:
+async def test_a_kind_or_a_namespace_that_is_not_there_is_told(admin: KubeClient, namespace: str) -> None:
     with pytest.raises(UnknownKindError):
         await admin.list(UNKNOWN)
     with pytest.raises(NotFoundError, match="no Namespace nowhere-at-all"):
         await admin.create(WIDGET, widget("nowhere-at-all", "a"))
 
 
-async def test_the_server_says_that_it_is_ready_and_which_it_is(admin: Client) -> None:
+async def test_the_server_says_that_it_is_ready_and_which_it_is(admin: KubeClient) -> None:
     await admin.check()
     assert (await admin.fetch("/version", dict[str, Any]))["major"] == "1"
 
 
-async def test_many_calls_at_once_share_a_bounded_pool(admin: Client, namespace: str) -> None:
+async def test_many_calls_at_once_share_a_bounded_pool(admin: KubeClient, namespace: str) -> None:
     await asyncio.gather(*(make(admin, namespace, f"w{number}") for number in range(150)))
     assert len((await admin.list(NARROW, namespace=namespace)).items) == 150
 
@@ -130,7 +130,7 @@ async def test_many_calls_at_once_share_a_bounded_pool(admin: Client, namespace:
 # --- kinds by name, and the store -------------------------------------------------------------------------------------
 
 
-async def test_kinds_are_found_by_name_and_a_new_one_without_a_restart(admin: Client) -> None:
+async def test_kinds_are_found_by_name_and_a_new_one_without_a_restart(admin: KubeClient) -> None:
     discovery = Discovery(admin)
     found = await discovery.find("v1", "ConfigMap")
     assert (found.plural, found.namespaced, found.status) == ("configmaps", True, False)
@@ -171,13 +171,13 @@ def definition(group: str, plural: str) -> dict[str, Any]:
     }
 
 
-async def test_registered_kinds_win_over_what_the_server_says(admin: Client) -> None:
+async def test_registered_kinds_win_over_what_the_server_says(admin: KubeClient) -> None:
     store = KubernetesStore(admin, kinds=[NARROW])
     assert await store.resolve(NARROW.api_version, NARROW.kind) is NARROW
     assert (await store.resolve("test.lapse.dev/v1", "ClusterWidget")).namespaced is False
 
 
-async def test_nothing_can_be_written_together_with_a_deletion(admin: Client, namespace: str) -> None:
+async def test_nothing_can_be_written_together_with_a_deletion(admin: KubeClient, namespace: str) -> None:
     store = KubernetesStore(admin)
     made = await store.create(WIDGET, widget(namespace, "a"))
     assert store.database is None
@@ -186,7 +186,9 @@ async def test_nothing_can_be_written_together_with_a_deletion(admin: Client, na
     assert (await store.get(WIDGET, made.metadata.key)).metadata.uid == made.metadata.uid
 
 
-async def test_a_status_under_a_uid_is_written_in_the_middle_of_other_writers(admin: Client, namespace: str) -> None:
+async def test_a_status_under_a_uid_is_written_in_the_middle_of_other_writers(
+    admin: KubeClient, namespace: str
+) -> None:
     store = KubernetesStore(admin)
     made = (await store.create(WIDGET, widget(namespace, "a"))).metadata
     await asyncio.gather(

@@ -1,7 +1,7 @@
 """Real operators on the shared control plane.
 
 All of them share one Lease and one policy, so that whoever leads treats the requests of every test alike. Finished
-requests go within seconds: a test that wants to look at one holds it.
+requests go within seconds, and for good: a test that wants to look at one holds it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from lapse.core.identity import uuid
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.controller.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.servers import KubeServer
 
-POLICY = ("--request-ttl=2s", "--keeper-ttl=2s")
+POLICY = ("--request-ttl=2s", "--keeper-ttl=2s", "--trash-ttl=never")
 
 
 class Operator(LapseServer):
@@ -85,7 +85,7 @@ def launch(kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[L
 @pytest.fixture
 async def store(kube: KubeServer) -> AsyncIterator[KubernetesStore]:
     """The cluster as its administrator sees it."""
-    client = Client(load_config(file=kube.kubeconfig, environ={}))
+    client = KubeClient(load_config(file=kube.kubeconfig, environ={}))
     store = KubernetesStore(client, kinds=[*ALL_KINDS, LEASE])
     yield store
     await store.close()

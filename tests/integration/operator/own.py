@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.controller.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
@@ -65,7 +65,7 @@ class Own:
 
     def store(self) -> KubernetesStore:
         """The cluster as its administrator sees it, past the relay."""
-        client = Client(load_config(file=self.kube.kubeconfig, environ={}))
+        client = KubeClient(load_config(file=self.kube.kubeconfig, environ={}))
         return KubernetesStore(client, kinds=[*ALL_KINDS, LEASE])
 
     def deny(self) -> None:

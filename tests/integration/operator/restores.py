@@ -47,9 +47,9 @@ RESTORE_TO = "lapse.dev/restore-to"
 """On a source: the namespaces that may restore from it."""
 SOURCE = "lapse.dev/source-"
 """What a capture notes on its content begins with this."""
-KEPT = ("--request-ttl=1h", "--keeper-mode=FollowObject")
+KEPT = ("--request-ttl=1h", "--keeper-mode=FollowObject", "--trash-ttl=never")
 """Finished requests stay until a test deletes them; what they made goes with them."""
-LAPSING = ("--request-ttl=1s", "--keeper-mode=FollowObject")
+LAPSING = ("--request-ttl=1s", "--keeper-mode=FollowObject", "--trash-ttl=never")
 """Finished requests go by themselves."""
 NOTHING: Mapping[str, str] = {}
 

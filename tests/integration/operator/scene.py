@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lapse.objects.kubernetes import KubernetesStore
     from tests.integration.operator.own import Own
 
-POLICY = ("--request-ttl=1s", "--keeper-mode=FollowObject")
+POLICY = ("--request-ttl=1s", "--keeper-mode=FollowObject", "--trash-ttl=never")
 
 
 class Scene:

@@ -17,6 +17,7 @@ from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey, ready_condition, untyped
+from lapse.objects.packing.chunks import as_captured, capture_order
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -28,7 +29,6 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.controllers.chunks import as_captured, capture_order
 from lapse.requests.controllers.manifests import read_checkpoint
 from tests.integration.operator.finalizers import no_finalizers_of_ours
 from tests.integration.operator.own import Own, own_cluster
@@ -56,7 +56,7 @@ pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(300)
 Json = dict[str, Any]
 SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 VOLUME_SNAPSHOT = untyped(SNAPSHOTS, "VolumeSnapshot", "volumesnapshots")
-AT_ONCE = ("--request-ttl=2s", "--request-ttl-mode=scanner", "--keeper-mode=FollowObject")
+AT_ONCE = ("--request-ttl=2s", "--request-ttl-mode=scanner", "--keeper-mode=FollowObject", "--trash-ttl=never")
 LATER = ("--request-ttl=1h", "--request-ttl-mode=annotation", "--keeper-mode=FollowObjectWithTTL", "--keeper-ttl=1h")
 HOUR_NS = 3_600_000_000_000
 

@@ -75,6 +75,8 @@ BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WAT
     ("patch", "events"): "told again within minutes",
     ("get", "retentionpolicies"): "one that is changed during its pass",
     ("patch", "volumesnapshotcontents"): "a snapshotter that overlooks a deletion (test_chain)",
+    ("patch", "captureschedules"): "a hold on one, or on what it owns, whose end has passed (test_holds)",
+    ("patch", "manifestcheckpointcontentchunks"): "a hold on one whose end has passed (test_holds)",
     ("list", "events"): "a claim that waits long for its provisioner (test_events)",
 }
 """What the operator needs only at moments that a test cannot bring about, and why."""
@@ -223,7 +225,8 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
         until(lambda: not is_gone(kube, "retentionpolicy/history"))
     finally:
         first.stop()
-    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper", "--schedule-manifests=admitted")
+    times = ("--request-ttl=2s", "--keeper-ttl=2s", "--trash-ttl=5s")
+    flags = (*times, "--restore-ownership=keeper", "--schedule-manifests=admitted")
     operator = start_operator(kube, tmp_path, *flags, "--history-retention-limit=1", "--history-ttl=720h")
     try:
         schedules(kube)

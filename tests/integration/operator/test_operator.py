@@ -12,6 +12,7 @@ import httpx2
 
 from lapse.kube.controller.lease import LEASE
 from lapse.kube.resources import ObjectKey, untyped
+from lapse.objects.packing.chunks import as_captured, capture_order
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -20,7 +21,6 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
 )
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.controllers.chunks import as_captured, capture_order
 from lapse.requests.controllers.manifests import read_checkpoint
 from tests.integration.operator.steps import (
     CLOCK,

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 RECORDS = "chaos-system"
 MADE_AT = "example.org/made-at"
 LONG_AGO, FAR_OFF = "2020-01-01T00:00:00Z", "2199-01-01T00:00:00Z"
-OFTEN = ("--retention-interval=1s", "--history-retention-limit=3")
+OFTEN = ("--retention-interval=1s", "--history-retention-limit=3", "--trash-ttl=never")
 
 
 @pytest.fixture(scope="module")

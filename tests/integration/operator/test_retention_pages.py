@@ -41,7 +41,7 @@ MARK = "not run here: needs a cluster"
 def test_every_command_of_the_pages_prints_what_it_shows(tmp_path: Path) -> None:
     with kube_server(csi=True) as server:
         apply_base(server)
-        operator = start_operator(server, tmp_path, "--retention-interval=2s")
+        operator = start_operator(server, tmp_path, "--retention-interval=2s", "--trash-ttl=never")
         path = f"{Path(sys.executable).parent}:{server.programs}:{os.environ['PATH']}"
         env = os.environ | {"KUBECONFIG": str(server.kubeconfig), "HOME": str(tmp_path), "PATH": path, "NO_COLOR": "1"}
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapse.objects.kubernetes import KubernetesStore
 
 pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(400)]
-POLICY = ("--request-ttl=2s", "--keeper-ttl=3s")
+POLICY = ("--request-ttl=2s", "--keeper-ttl=3s", "--trash-ttl=never")
 EVERY_MINUTE = "* * * * *"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
+from lapse.engine.running.metrics import Metrics
 from lapse.proxy.limits import ProxyLimits
 from lapse.proxy.ports import (
     ConnectionId,
@@ -52,6 +53,7 @@ class World:
     announced: Counter[WorkspaceId] = field(default_factory=Counter)
     accesses: Counter[WorkspaceId] = field(default_factory=Counter)
     woken: Counter[WorkspaceId] = field(default_factory=Counter)
+    metrics: Metrics = field(default_factory=lambda: Metrics("test"))
     tokens_unknown: bool = False
     renewals: int = 0
     down: bool = False
@@ -135,7 +137,13 @@ class World:
     def ports(self) -> Ports:
         """Return itself as everybody the proxy needs."""
         return Ports(
-            directory=self, authenticator=self, waker=self, activity=self, access=self.note, clock=SystemClock()
+            directory=self,
+            authenticator=self,
+            waker=self,
+            activity=self,
+            access=self.note,
+            clock=SystemClock(),
+            metrics=self.metrics.proxy,
         )
 
 

@@ -55,7 +55,12 @@ class Both:
         for folder in folders:
             folder.mkdir(exist_ok=True)
         # Keys that nobody else can see: an election among them would elect everybody.
-        given = {"TTL_MANAGER_INTERVAL": "1", "LAPSE_KEYS_URL": "memory://", **settings}
+        given = {
+            "TTL_MANAGER_INTERVAL": "1",
+            "LAPSE_RETENTION_INTERVAL": "1s",
+            "LAPSE_KEYS_URL": "memory://",
+            **settings,
+        }
         self.up = LapseServer.start(folders[0], settings=given)
         stack.callback(self.up.stop)
         state = {"LAPSE_STATE_DIR": str(folders[1])}

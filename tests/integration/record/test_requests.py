@@ -40,7 +40,7 @@ def ended(database: str) -> int:
 
 def test_rows_budget_and_freeze_of_requests_are_in_the_database(tmp_path: Path, database: str) -> None:
     finished_requests(tmp_path, 5)
-    flags = ("--request-ttl=1s", "--request-deletion-budget=2/1h")
+    flags = ("--request-ttl=1s", "--request-deletion-budget=2/1h", "--retention-interval=1s")
     server = LapseServer.start(tmp_path, *flags, settings={"LAPSE_DATABASE_URL": database})
     try:
         until(lambda: server.metric(FROZEN) == 1 and ended(database) == 2)

@@ -17,7 +17,10 @@ from lapse.kube.controller.controller import DependencyMissingError
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, ready_condition, untyped
 from lapse.objects.embedded import open_embedded
-from lapse.requests.addresses import checkpoint_name, chunk_name, keeper_name
+from lapse.objects.packing import chunks
+from lapse.objects.packing.checkpoints import chunk_name
+from lapse.objects.packing.chunks import ManifestsUnreadableError, pack
+from lapse.requests.addresses import checkpoint_name, keeper_name
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -27,9 +30,7 @@ from lapse.requests.api.kinds import (
     ManifestCaptureRequest,
 )
 from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from lapse.requests.controllers import chunks
 from lapse.requests.controllers.caches import Caches
-from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.schedules.runs import Runs

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(180)
-FOLLOWERS = ["keeper/ret-vcr-", "vsc/snapshot-"]
+FOLLOWERS = ["keeper/ret-vcr-", "snapshot/snapshot-"]
 """They go after their request, at nearly the same moment."""
 
 
@@ -95,7 +95,9 @@ def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: P
     person, state = newcomer, tmp_path / "state"
     archives = state / "local" / "snapshots"
     person.make("data")
-    with running(state, "--request-ttl=10m", "--keeper-ttl=2s"):  # nothing goes yet, however long this takes
+    with running(
+        state, "--request-ttl=10m", "--keeper-ttl=2s", "--trash-ttl=never"
+    ):  # nothing goes yet, however long this takes
         captured = person.run("capture nightly --directory data --wait")
         restored = person.run("restore monday --from vcr/default/nightly --to data-monday --wait")
         assert "vcr/default/nightly is ready: the snapshot is in VolumeSnapshotContent" in captured.stderr
@@ -105,7 +107,7 @@ def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: P
 
     with watching(person, f"--state-dir={state}") as lines:
         assert sorted(next(lines).split()[1] for _ in range(5)) == ["there"] * 5
-        with running(state, "--request-ttl=1s", "--keeper-ttl=2s"):
+        with running(state, "--request-ttl=1s", "--keeper-ttl=2s", "--trash-ttl=never"):
             gone = list(islice((line.split()[2] for line in lines if line.split()[1] == "gone"), 5))
             until(lambda: not list(archives.iterdir()))
 
@@ -177,7 +179,7 @@ def test_a_list_shows_request_keeper_and_artifact_and_when_each_goes(person: Per
     assert table[0].split() == ["NAMESPACE", "NAME", "KIND", "READY", "REASON", "EXPIRES", "AGE"]
     assert re.match(r"listed +listed +vcr +True +Completed +in \d+m(\d+s)? +\S+$", table[1])
     assert any(re.search(r"keeper +- +Tracking +24h after vcr/listed/listed", line) for line in table)
-    assert any(re.search(r"vsc +True +ReadyToUse +with its keeper", line) for line in table)
+    assert any(re.search(r"snapshot +True +ReadyToUse +with its keeper", line) for line in table)
     assert (row["address"], row["ready"], row["reason"]) == ("vcr/listed/listed", True, "Completed")
     assert row["expires_at"] > row["completed"]
     assert "vcr/listed/listed" in person.addresses("list vcr --all-namespaces")
@@ -193,10 +195,10 @@ def test_one_request_is_shown_with_its_target_artifact_and_keeper(person: Person
 
     assert facts["ready"] == "True (Completed)"
     assert facts["target"] == f"pvc/default/shown (Bound, {directory})"
-    assert facts["artifact"] == f"vsc/{name} (ReadyToUse, with its keeper)"
+    assert facts["artifact"] == f"snapshot/{name} (ReadyToUse, with its keeper)"
     assert facts["keeper"] == f"keeper/ret-vcr-{whole['metadata']['uid']} (Tracking, 24h after vcr/default/shown)"
-    assert person.json(f"get vsc/{name}")["spec"]["driver"] == "local.lapse.dev"
-    assert f"vsc/{name}" in person.run(f"get {facts['keeper'].split()[0]}").stdout
+    assert person.json(f"get snapshot/{name}")["spec"]["driver"] == "local.lapse.dev"
+    assert f"snapshot/{name}" in person.run(f"get {facts['keeper'].split()[0]}").stdout
 
 
 def test_a_deleted_request_leaves_its_snapshot_for_a_while_and_can_still_be_restored(person: Person) -> None:

@@ -48,6 +48,21 @@ def test_a_program_is_built_once_with_its_flags_and_found_afterwards(
     assert len(told) == before
 
 
+@needs_go
+def test_tags_choose_what_is_built_and_make_it_another_build(hello: GoBuild) -> None:
+    (module,) = hello.modules
+    main = module.folder / "main.go"
+    main.write_text("package main\n\nfunc main() { println(word) }\n", encoding="ascii")
+    for name, condition in (("tagged", "tagged"), ("plain", "!tagged")):
+        source = f'//go:build {condition}\n\npackage main\n\nvar word = "{name}"\n'
+        (module.folder / f"{name}.go").write_text(source, encoding="ascii")
+    plain = dataclasses.replace(hello, modules=(dataclasses.replace(module, linker=()),))
+    tagged = dataclasses.replace(hello, modules=(dataclasses.replace(module, linker=(), tags=("tagged",)),))
+
+    said = [subprocess.run([fetched(one, print) / "greet"], capture_output=True, check=True) for one in (plain, tagged)]
+    assert [one.stderr for one in said] == [b"plain\n", b"tagged\n"]
+
+
 def with_files(hello: GoBuild, pattern: str) -> GoBuild:
     (module,) = hello.modules
     files = ModuleFiles("example.test/hello", pattern, "texts")

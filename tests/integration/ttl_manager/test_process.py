@@ -48,6 +48,7 @@ def start(folder: Path, database: str, server: Server, *flags: str, **settings: 
         "LAPSE_KEYS_URL": server.url,
         "LAPSE_STATE_DIR": str(folder / "state"),
         "TTL_MANAGER_INTERVAL": "1",
+        "LAPSE_RETENTION_INTERVAL": "1s",  # how long what was there before the first start stays
         **settings,
     }
     return LapseServer.spawn(folder, "ttl-manager", *flags, settings=environment)

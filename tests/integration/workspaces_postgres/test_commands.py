@@ -81,7 +81,7 @@ def person(
 
 def test_a_freeze_of_any_domain_is_in_the_one_record(person: Person) -> None:
     said = person.run("freeze", "workspaces")[1]
-    assert said.startswith("Frozen: workspaces in postgresql://")
+    assert said.startswith("Frozen: workspaces in ")
     assert "@" not in said
     person.run("freeze", "requests")
     assert person.frozen() == (set(), {"workspaces", "requests"})
@@ -198,7 +198,8 @@ def test_a_hold_and_the_reason_of_a_workspace_are_found_there_too(person: Person
     person.run("hold", "workspace/lab", "--reason", "mine")
     told = person.json("why", "workspace/lab")
 
-    assert (told["held"], told["hold_reason"], told["journal"]) == (True, "mine", [])
+    assert told["hold"]["reason"] == "mine"
+    assert [one["reason"] for one in told["journal"]] == ["hold_placed", "workspace_created"]
 
 
 def test_why_answers_from_the_journal_on_the_server(person: Person) -> None:
@@ -226,10 +227,9 @@ def test_why_answers_from_the_journal_on_the_server(person: Person) -> None:
     assert [one["reason"] for one in person.json("why", "workspace/gone")["journal"]] == ["archive_ttl_expired"]
 
 
-def test_a_deletion_of_a_workspace_is_in_the_record_and_needs_no_state_folder(person: Person) -> None:
+def test_a_deletion_of_a_workspace_is_in_the_record(person: Person) -> None:
     person.run("workspaces", "create", "lab", "--no-start", "--port", "9000", "--", "serve")
     person.run("workspaces", "delete", "lab", "--yes")
     told = person.json("why", "workspace/lab")
 
-    assert [one["outcome"] for one in told["journal"]] == ["ended", "intent"]
-    assert not (person.folder / "state" / "objects.db").exists()
+    assert [one["outcome"] for one in told["journal"]] == ["ended", "intent", "done"]

@@ -49,6 +49,7 @@ class Machine:
         if grant.count:
             await self.journal.append(*[self.row(domain, actor)] * grant.count)
         self.gate.done(grant, ended=grant.count)
+        await self.gate.release(domain)
         return grant.count
 
     def row(self, domain: str, actor: str) -> Entry:

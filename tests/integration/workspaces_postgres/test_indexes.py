@@ -144,6 +144,6 @@ def test_no_index_names_what_is_written_often(filled: str) -> None:
         ]
         ((options,),) = connection.execute("SELECT reloptions FROM pg_class WHERE relname = 'workspaces'").fetchall()
 
-    assert len(definitions) == 8
+    assert len(definitions) == 9
     assert [text for text in definitions if "last_access_at" in text or "observed_at" in text] == []
     assert options == ["fillfactor=90"]

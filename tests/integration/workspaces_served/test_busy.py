@@ -168,7 +168,7 @@ def test_the_time_of_a_lease_is_bounded(served: Served) -> None:
         (("--workspace=lab",), "Give the command to run after --"),
         (("--worksapce=lab", "--", "true"), "--worksapce is neither an option of this command"),
         (("--workspace=lab", "--most=never", "--", "true"), "--most is never"),
-        (("--workspace=lab", "--server=nowhere", "--", "true"), "nowhere is not the address of a server"),
+        (("--workspace=lab", "--server=nowhere", "--", "true"), "'nowhere' is not the address of a server"),
         (("--workspace=vcr/a/b", "--", "true"), "workspace/NAME"),
     ],
 )

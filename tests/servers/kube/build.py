@@ -38,7 +38,7 @@ KUBERNETES_VERSION_FLAGS = (
 )
 NO_GO = (
     "no go on PATH: install Go 1.21 or newer from https://go.dev/dl, which fetches by itself the newer Go that a "
-    "module asks for; then `python -m tests.servers --fetch kube` builds it once, in about fifteen minutes on two cores"
+    "module asks for; then `python -m tests.servers --fetch {name}` builds it once, in minutes on two cores"
 )
 
 
@@ -60,11 +60,17 @@ class GoModule:
     linker: tuple[str, ...] = ()
     output: str = ""  # the name of the only program, where the last word of its package is none to keep
     files: tuple[ModuleFiles, ...] = ()
+    tags: tuple[str, ...] = ()  # what chooses among the files of a package
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The tags as a flag, for building and for listing what is built."""
+        return ("-tags", ",".join(self.tags)) if self.tags else ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Small programs that do not depend on the folder in which they were built."""
-        return ("-trimpath", "-ldflags", " ".join(("-s", "-w", *self.linker)))
+        return (*self.chosen, "-trimpath", "-ldflags", " ".join(("-s", "-w", *self.linker)))
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class GoBuild:
         """Download the modules and build them, telling how far it has come."""
         go = find_go()
         if go is None:
-            raise FetchError(NO_GO)
+            raise FetchError(NO_GO.format(name=self.name))
         for module in self.modules:
             tell = functools.partial(_tell_named, watch.tell, f"{self.name}, {module.folder.name}")
             packages = _download(go, module, work=work, tell=tell)
@@ -151,7 +157,8 @@ def _download(go: Go, module: GoModule, *, work: Path, tell: Tell) -> int:
         return f"{sum(map(_is_download, lines))} modules downloaded"
 
     watch = Watch(tell, _Ticker(tell, work / "output.log", progress))
-    lines = _run(go, ["list", "-deps", *module.packages], module=module, work=work, watch=watch).splitlines()
+    arguments = ["list", *module.chosen, "-deps", *module.packages]
+    lines = _run(go, arguments, module=module, work=work, watch=watch).splitlines()
     downloads = sum(map(_is_download, lines))
     tell(f"{downloads} modules were missing, {len(lines) - downloads} packages to build")
     return len(lines) - downloads

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli import main
-from tests.past import NAMESPACE, left, policy, record, rows, store_policy
+from lapse.core.clock import SystemClock
+from lapse.core.timestamps import to_timestamp
+from lapse.objects.trash.rules import IN_TRASH, TRASH, TRASH_STATE, TrashState, to_text
+from lapse.requests.api.kinds import OBJECT_KEEPER
+from tests.past import NAMESPACE, at_store, left, policy, record, rows, store_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lapse.objects.embedded import EmbeddedStore
 
 SPEC = """
 experimentRef: {name: kill, namespace: shop, uid: u-1}
@@ -506,3 +512,64 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_touched(person: Person, line
     assert says in err
     assert all(line.startswith("Try 'lapse history") or "history" in line for line in rest)
     assert left(person.state) == {before}
+
+
+# --- verbs of every domain, on records --------------------------------------------------------------------------------
+
+
+def test_what_is_ended_by_approved_plans_only_is_not_ended_by_a_prune(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_ACT_BY_PLAN", "history")
+    for day in (1, 2, 3):
+        record(person.state, ago=f"{day}d")
+    found = person.json("prune", "--yes", "--history-retention-limit", "1")
+    assert [one["outcome"] for one in found["items"]] == ["would_end", "would_end"]
+    assert len(person.names()) == 3
+
+
+def test_extensions_of_a_record_add_up_to_extend_max_and_no_further(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_EXTEND_MAX", "3h")
+    monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", NAMESPACE)
+    address = f"history/{NAMESPACE}/{record(person.state)}"
+    assert [main(["extend", address, "1h"]) for _ in range(4)] == [0, 0, 0, 64]
+
+
+def test_what_is_over_by_its_number_is_not_extended_for_ever(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_EXTEND_MAX", "3h")
+    monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", NAMESPACE)
+    monkeypatch.setenv("LAPSE_HISTORY_RETENTION_LIMIT", "1")
+    address = f"history/{NAMESPACE}/{record(person.state, ago='4h')}"
+    record(person.state, ago="2h")  # since then there is one too many
+    assert main(["extend", address, "2h"]) == 64
+    assert main(["extend", address, "30m"]) == 0
+    assert main(["extend", address, "1h"]) == 64
+
+
+def test_the_undo_of_a_plan_brings_back_what_the_plan_has_ended_and_not_a_later_one_of_its_name(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", NAMESPACE)
+    monkeypatch.setenv("LAPSE_HISTORY_TTL", "1h")
+    name = record(person.state, ago="2h")
+    address = f"history/{NAMESPACE}/{name}"
+    (person.folder / "run.json").write_text(json.dumps(person.json("show", name)["object"]))
+    assert main(["plan", "--out", "plan.json"]) == 0
+    assert main(["apply", "plan.json"]) == 0
+    at_store(person.state, _ended_an_hour_ago)  # of two in the same second neither is the later one
+    person.run("record", "run.json")
+    assert main(["delete", address, "--yes"]) == 0
+
+    plan = json.loads((person.folder / "plan.json").read_text())
+    assert main(["undo", plan["id"]]) == 0
+    (back,) = [one for one in rows(person.state) if one.reason == "brought_back"]
+    assert back.details is not None
+    assert back.details["was"] == plan["items"][0]["uid"]
+
+
+async def _ended_an_hour_ago(store: EmbeddedStore) -> None:
+    (keeper,) = (await store.list(OBJECT_KEEPER, labels={TRASH: IN_TRASH})).items
+    state = to_text(TrashState(to_timestamp(SystemClock().wall_ns() - 3_600 * 1_000_000_000)))
+    await store.patch(OBJECT_KEEPER, keeper.metadata.key, {"metadata": {"annotations": {TRASH_STATE: state}}})

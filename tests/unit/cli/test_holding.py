@@ -12,9 +12,10 @@ import pytest
 
 from lapse.app.record import ProcessRecord, open_store
 from lapse.cli import main
+from lapse.cli.context import who
 from lapse.core.believed_clock import Mark
 from lapse.core.clock import SystemClock
-from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.port import AUDIT, Entry, Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety.freeze import CLOCK
 from lapse.workspaces.model import ObservedStatus, WorkspaceId
@@ -22,6 +23,8 @@ from tests.unit.cli.test_workspaces import Person, now
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lapse.engine.journal.port import Row
 
 
 class Holder(Person):
@@ -71,23 +74,23 @@ def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(hold
     told = holder.told("why", "workspace/lab")
 
     assert "workspace/lab is held (audit), so it is not deleted" in refused
-    assert [row["outcome"] for row in told["journal"]] == ["ended", "intent", "held"]
+    assert [row["outcome"] for row in told["journal"]] == ["ended", "intent", "done", "held", "done"]
     assert told["journal"][0]["actor"].startswith("cli")
-    assert "ended (deleted_by_person) by cli" in holder.say("why", "workspace/lab")[0]
+    assert "ended (deleted_by_person" in holder.say("why", "workspace/lab")[0]
 
 
 def test_without_an_end_it_is_held_until_it_is_released(holder: Holder) -> None:
     holder.create()
     held = holder.told("hold", "workspace/lab", "--reason", "mine")
 
-    assert (held["held"], held["hold_until"]) == (True, None)
+    assert (held["hold"]["reason"], held["hold"]["until"]) == ("mine", None)
 
 
 def test_a_point_in_time_is_an_end_too(holder: Holder) -> None:
     holder.create()
     held = holder.told("hold", "workspace/lab", "--reason", "mine", "--until", "2090-01-31T12:00:00Z")
 
-    assert held["hold_until"] == "2090-01-31T12:00:00Z"
+    assert held["hold"]["until"] == "2090-01-31T12:00:00Z"
 
 
 def test_a_second_hold_replaces_the_first(holder: Holder) -> None:
@@ -95,7 +98,17 @@ def test_a_second_hold_replaces_the_first(holder: Holder) -> None:
     holder.told("hold", "workspace/lab", "--reason", "one", "--until", "1d")
     held = holder.told("hold", "workspace/lab", "--reason", "two")
 
-    assert (held["hold_reason"], held["hold_until"]) == ("two", None)
+    assert (held["hold"]["reason"], held["hold"]["until"]) == ("two", None)
+
+
+def test_a_weaker_hold_takes_the_place_of_a_stronger_one_only_when_that_is_said(holder: Holder) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "one")
+    refused = holder.say("hold", "workspace/lab", "--reason", "two", "--until", "1d", code=64)[1]
+    held = holder.told("hold", "workspace/lab", "--reason", "two", "--until", "1d", "--replace")
+
+    assert "workspace/lab is held already (one)" in refused
+    assert held["hold"]["reason"] == "two"
 
 
 def test_who_holds_nothing_releases_nothing(holder: Holder) -> None:
@@ -116,14 +129,10 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        (("hold", "workspace/none", "--reason", "x"), 1, "There is no workspace none."),
+        (("hold", "workspace/none", "--reason", "x"), 1, "There is no workspace/none."),
         (("hold", "lab", "--reason", "x"), 64, "'lab' is not an address"),
         (("hold", "key/7/a", "--reason", "x"), 64, "Keys cannot be held: a key is gone at the instant of its expiry."),
-        (
-            ("release", "vcr/default/nightly"),
-            64,
-            "vcr/default/nightly: Objects are held by an annotation, lapse.dev/hold=true.",
-        ),
+        (("release", "vcr/default/nightly"), 1, "There is no vcr/default/nightly."),
         (("hold", "workspace/lab"), 64, "--reason"),
         (("hold", "workspace/lab", "--reason", ""), 64, "expected 1 to 1024 printable characters in one line"),
         (("hold", "workspace/lab", "--reason", "a\nb"), 64, "expected 1 to 1024 printable characters in one line"),
@@ -134,13 +143,9 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
         ),
         (("hold", "workspace/lab", "--reason", "x", "--until", "0s"), 64, "The end '0s' is not in the future."),
         (("hold", "workspace/lab", "--reason", "x", "--until", "2020-01-01T00:00:00Z"), 64, "is not in the future"),
-        (("why", "workspace/none"), 1, "There is no workspace none."),
+        (("why", "workspace/none"), 1, "There is no workspace/none."),
         (("why", "lab"), 64, "'lab' is not an address"),
-        (
-            ("why", "vcr/default/nightly"),
-            64,
-            "vcr/default/nightly: This command does not explain it yet. For others see lapse requests get",
-        ),
+        (("why", "vcr/default/nightly"), 1, "There is no vcr/default/nightly."),
         (("why", "workspace/lab", "--at", "never"), 64, "--at cannot be never."),
         (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is not a time"),
     ],
@@ -215,12 +220,13 @@ def test_a_second_freeze_keeps_the_reason_of_the_first_unless_it_has_one(holder:
     reasons = []
     for more in (["--reason", "audit"], [], ["--reason", "another"], []):
         said = holder.told("freeze", "workspaces", *more)
-        reasons.append((said["reason"], holder.told("why", "workspace/lab")["frozen"]["reason"]))
+        reasons.append((said["frozen"]["reason"], holder.told("why", "workspace/lab")["frozen"]["reason"]))
     assert reasons == [("audit", "audit"), ("audit", "audit"), ("another", "another"), ("another", "another")]
 
 
 def test_a_row_of_the_journal_shows_times_as_times(holder: Holder) -> None:
     holder.create()
+    uid = holder.told("why", "workspace/lab")["uid"]
 
     async def journalled() -> None:
         state = open_store(holder.folder / "state", clock=SystemClock())
@@ -228,7 +234,7 @@ def test_a_row_of_the_journal_shows_times_as_times(holder: Holder) -> None:
             time_ns=1_700_000_000_000_000_000,
             domain="workspaces",
             address="workspace/lab",
-            uid="u",
+            uid=uid,
             version="3",
             verdict="keep",
             reason="held",
@@ -243,7 +249,8 @@ def test_a_row_of_the_journal_shows_times_as_times(holder: Holder) -> None:
 
     asyncio.run(journalled())
     assert "(held, hold audit, until 2027-01-15T08:00:00Z) by lapse" in holder.say("why", "workspace/lab")[0]
-    assert holder.told("why", "workspace/lab")["journal"][0]["details"]["until_ns"] == 1_800_000_000_000_000_000
+    _, held = holder.told("why", "workspace/lab")["journal"]
+    assert held["details"]["until_ns"] == 1_800_000_000_000_000_000
 
 
 @pytest.mark.driver
@@ -280,6 +287,50 @@ def test_why_answers_from_the_journal_after_it_is_gone(holder: Holder) -> None:
     table = holder.say("why", "workspace/lab")[0]
     told = holder.told("why", "workspace/lab")
 
-    assert re.search(r"^verdict +gone$", table, re.MULTILINE)
+    assert re.search(r"^verdict +gone: ended at 2023-11-14T22:13:20Z by lapse, ", table, re.MULTILINE)
     assert "2023-11-14T22:13:20Z ended (archive_ttl_expired, archive after 86400s, desired PENDING) by lapse" in table
     assert [row["outcome"] for row in told["journal"]] == ["ended"]
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+
+
+def test_commands_tell_the_journal_who_made_and_revoked_a_token_and_created_and_opened_a_workspace(
+    holder: Holder,
+) -> None:
+    made = holder.told("tokens", "create", "--name", "ci", "--scope", "read")
+    holder.say("tokens", "revoke", made["id"])
+    holder.create()
+    link = holder.told("workspaces", "open", "lab")["url"]
+
+    async def audit() -> list[Row]:
+        state = open_store(holder.folder / "state", clock=SystemClock())
+        rows = await SQLiteJournal(state.database).entries(domain=AUDIT)
+        await state.close()
+        return rows[::-1]
+
+    rows = asyncio.run(audit())
+    assert [(row.reason, row.address) for row in rows] == [
+        ("token_created", f"token/{made['id']}"),
+        ("token_revoked", f"token/{made['id']}"),
+        ("workspace_created", "workspace/lab"),
+        ("workspace_opened", "workspace/lab"),
+    ]
+    assert {row.actor for row in rows} == {who()}
+    shown = str(rows)
+    assert made["token"] not in shown
+    assert link.rpartition("=")[2] not in shown
+
+
+def test_the_journal_has_all_rows_with_a_limit_of_zero_and_refuses_one_below(holder: Holder) -> None:
+    holder.create()
+    for _ in range(2):
+        holder.say("hold", "workspace/lab", "--reason", "demo")
+        holder.say("release", "workspace/lab")
+
+    rows = holder.say("journal", "--limit", "0", "-o", "json")[0].splitlines()
+    refused = holder.say("journal", "--limit", "-1", code=64)[1]
+
+    assert len(rows) >= 4
+    assert len(holder.say("journal", "--limit", "1", "-o", "json")[0].splitlines()) == 1
+    assert "Expected 0 for all" in refused

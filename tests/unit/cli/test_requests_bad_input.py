@@ -93,7 +93,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("watch --until-ready vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("watch --until-ready a/b --until-gone c/d", says="Write either --until-ready or --until-gone."),
         wrong("delete keeper/x", says="There is no ObjectKeeper x.", code=1),
-        wrong("delete vsc/x", says="vsc/x is not deleted by hand: a keeper goes some time after its request"),
+        wrong("delete vsc/x", says="snapshot/x is not deleted by hand: a keeper goes some time after its request"),
         wrong("delete vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("manifests show NOPE", says="CHECKPOINT is not valid"),
         wrong("manifests show nope", says="There is no ManifestCheckpoint nope.", code=1),

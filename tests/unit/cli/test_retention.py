@@ -73,7 +73,10 @@ def test_a_policy_of_a_file_passes_once_and_names_what_goes(person: Person) -> N
 
     assert [one["name"] for one in dry["items"]] == [one["name"] for one in real["items"]] == [old]
     assert left(person.state) == {young}
-    assert [row.details for row in rows(person.state)][-1] == {"policy": "records"}
+    details = rows(person.state)[-1].details
+    assert details is not None
+    assert details.keys() == {"policy", "undo_until_ns"}
+    assert details["policy"] == "records"
 
 
 def test_a_policy_deletes_nothing_until_its_dry_run_is_false_and_that_is_said(person: Person) -> None:

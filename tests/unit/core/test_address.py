@@ -78,7 +78,10 @@ def test_other_encodings_are_read_and_printed_canonically(text: str, canonical: 
         ("key/²/a", "the application id must be a whole number"),
         ("key/4294967296/a", "the application id must be a whole number"),
         ("key/" + "9" * 5000 + "/a", "the application id must be a whole number"),
-        ("pod/default/a", "'pod' is not a kind (known: csched, history, keeper, key, mcr, vcr, vrr, workspace"),
+        (
+            "pod/default/a",
+            "'pod' is not a kind (known: checkpoint, csched, history, keeper, key, mcr, snapshot, vcr, volume, vrr, ",
+        ),
         ("Pod", "a Kubernetes kind takes NAMESPACE/NAME"),
         ("Pod/a/b/c", "a Kubernetes kind takes NAMESPACE/NAME"),
         ("Pod./a/b", "'Pod.' is not a kind"),

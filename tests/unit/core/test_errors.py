@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lapse
+from lapse.client.errors import RemoteError
 from lapse.core.duration import DurationError
 from lapse.core.errors import LapseError, UsageError
 from lapse.keys.errors import KeyTooLongError, KeyTypeError, OutcomeUnknownError
@@ -49,8 +50,10 @@ def family(root: type[LapseError]) -> list[type[LapseError]]:
 
 
 import_everything()
+# What a server answered has its words: tests/unit/client/test_errors.py.
 ERRORS = sorted(
-    {error for error in family(LapseError) if error.__module__.startswith("lapse.")}, key=lambda e: e.__name__
+    {one for one in family(LapseError) if one.__module__.startswith("lapse.") and not issubclass(one, RemoteError)},
+    key=lambda e: e.__name__,
 )
 EACH_ERROR = [
     pytest.param(error, marks=[pytest.mark.driver] if needs_driver(error.__module__) else []) for error in ERRORS

@@ -7,6 +7,7 @@ import pytest
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import (
+    UNREADABLE_EXTENSION,
     Decision,
     Due,
     DueReason,
@@ -17,6 +18,7 @@ from lapse.core.decision import (
     UnknownReason,
     Verdict,
     decide_by_ttl,
+    with_extension,
     without_unset_anchor,
 )
 from lapse.core.duration import Duration
@@ -81,6 +83,7 @@ def test_labels_are_what_dashboards_and_alerts_were_built_on() -> None:
     assert list(map(str, REASONS)) == [
         "not_yet",
         "held",
+        "extended",
         "no_limit",
         "ttl_expired",
         "missing_anchor",
@@ -136,3 +139,25 @@ def test_the_engine_believes_nothing_that_was_counted_from_one(
     verdict: Verdict, anchor: int | None, believed: Decision
 ) -> None:
     assert without_unset_anchor(Decision(verdict, None if anchor is None else UnixNs(anchor))) == believed
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [
+        (None, Decision(EXPIRED, NOW, NOW)),
+        (UnixNs(NOW - 1), Decision(Due("delete", DueReason.TTL_EXPIRED, UnixNs(NOW - 1)), NOW, NOW)),
+        (NOW, Decision(Keep(KeepReason.EXTENDED, UnixNs(NOW + 1)), NOW, NOW)),
+        (UnixNs(NOW + 5), Decision(Keep(KeepReason.EXTENDED, UnixNs(NOW + 6)), NOW, UnixNs(NOW + 5))),
+        (UNREADABLE_EXTENSION, Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL), NOW)),
+    ],
+)
+def test_what_is_due_stays_until_its_extension_is_over(until: UnixNs | None, expected: Decision) -> None:
+    assert with_extension(Decision(EXPIRED, NOW, NOW), until, NOW) == expected
+
+
+def test_an_extension_moves_a_deadline_to_later_and_never_to_earlier() -> None:
+    keep = Decision(Keep(KeepReason.NOT_YET), NOW, UnixNs(NOW + 10))
+
+    assert with_extension(keep, UnixNs(NOW + 20), NOW).deadline == NOW + 20
+    assert with_extension(keep, UnixNs(NOW + 5), NOW).deadline == NOW + 10
+    assert with_extension(Decision(Keep(KeepReason.NO_LIMIT)), UnixNs(NOW + 5), NOW).deadline is None

@@ -172,6 +172,15 @@ class Things:
     def policy(self, candidate: Candidate[Document]) -> str:
         return "p1"
 
+    def policy_name(self, candidate: Candidate[Document]) -> str:
+        return self.name
+
+    def policies(self) -> dict[str, str]:
+        return {self.name: "test"}
+
+    async def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[Document]], None]:
+        yield [candidate_of(one) for one in self.known.values()]
+
     async def settle(self, settled: Sequence[Settled[Document]]) -> None:
         for one in settled:
             self.settlements[one.candidate.handle.key.name] = (one.outcome, one.next_check)

@@ -126,9 +126,9 @@ async def test_loops_that_see_a_jump_at_the_same_moment_freeze_the_domain_once(
 ) -> None:
     load = world.store.load
 
-    async def takes_a_while(now: int) -> GateState:
+    async def takes_a_while(now: int, **how: str) -> GateState:
         await world.clock.sleep(0)
-        return await load(now)
+        return await load(now, **how)
 
     monkeypatch.setattr(world.store, "load", takes_a_while)
     guard = world.guard()

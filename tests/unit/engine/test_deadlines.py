@@ -93,3 +93,25 @@ def test_it_agrees_with_a_sorted_dictionary(changes: list[tuple[str, int | None]
         found = list(deadlines.due(UnixNs(now)))
         assert sorted(found) == sorted(key for key, when in model.items() if when <= now)
         assert [model[key] for key in found] == sorted(model[key] for key in found)
+
+
+def test_what_is_due_and_put_off_is_still_among_what_is_due_until_a_moment() -> None:
+    deadlines = filled(a=1, b=2, c=3)
+    deadlines.put_off("a", None)
+    deadlines.put_off("b", UnixNs(600))
+    deadlines.put_off("unknown", UnixNs(600))
+
+    assert deadlines.until(UnixNs(2)) == ["a", "b"], "a plan has what a loop only told, and what is held"
+    assert deadlines.until(UnixNs(600)) == ["a", "b", "c"], "each once"
+    assert list(deadlines.due(UnixNs(9))) == ["c"], "a loop looks at neither before its time"
+
+
+def test_a_new_deadline_ends_what_was_put_off() -> None:
+    deadlines = filled(a=1, b=1)
+    for key in ("a", "b"):
+        deadlines.put_off(key, None)
+    deadlines.set("a", UnixNs(50))
+    deadlines.discard("b")
+
+    assert deadlines.until(UnixNs(9)) == []
+    assert deadlines.until(UnixNs(50)) == ["a"]

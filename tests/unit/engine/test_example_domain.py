@@ -11,7 +11,7 @@ import pytest
 from lapse.core.address import Address, AddressKind
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
-from lapse.engine.domain import Domain, FindableDomain, SimpleDomain, Target, policy_hash
+from lapse.engine.domain import Domain, DomainRules, FindableDomain, SimpleDomain, Target, policy_hash
 from tests.conformance.domains.worlds import EXAMPLE, example
 from tests.markdown import ROOT, table
 
@@ -73,7 +73,8 @@ async def test_its_policy_is_a_short_hash_that_changes_with_the_policy(tmp_path:
 def test_the_how_to_names_every_part_and_the_base_has_the_rest() -> None:
     to_write = {name for row in table(HOW_TO, "part", "you say", "you can count on") for name in _names(row)}
     has_default = {name for row in table(HOW_TO, "part", "default", "define it if") for name in _names(row)}
-    parts = {name for one in (FindableDomain, Domain, Target) for name in vars(one) if not name.startswith("_")}
+    interface = (FindableDomain, Domain, DomainRules, Target)
+    parts = {name for one in interface for name in vars(one) if not name.startswith("_")}
 
     assert to_write | has_default == parts
     assert has_default == {name for name in vars(SimpleDomain) if not name.startswith("_")}

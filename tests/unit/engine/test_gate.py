@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lapse.core.clock import UnixNs, VirtualClock
+from lapse.core.clock import SystemClock, UnixNs, VirtualClock
 from lapse.core.decision import UnknownReason
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.port import Outcome
@@ -69,6 +69,7 @@ class World:
         if grant.refusal is None:
             await self.ended(domain)
         gate.done(grant, ended=grant.count)
+        await gate.release(domain)
         return grant
 
     async def ended(self, domain: str = "things", *, by: str = "lapse") -> None:
@@ -155,6 +156,41 @@ async def test_a_frozen_domain_waits_for_a_person_and_not_for_the_end_of_the_win
     world.clock.advance(TRUST_SECONDS)
     assert await world.act_until_refused(gate) == 20
     assert [row[1] for row in await world.rows()] == ["frozen", "resumed", "frozen"]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+async def test_processes_that_end_things_at_the_same_moment_never_exceed_a_budget(world: World, batch: int) -> None:
+    gates = [world.process() for _ in range(4)]
+
+    async def work(gate: SafetyGate) -> None:
+        while True:
+            grant = await gate.allow("things", batch)
+            if grant.refusal is not None and grant.refusal is not FreezeReason.BUDGET_RESERVED:
+                return
+            await SystemClock().sleep(0)  # the others have their turn between the right and the act
+            for _ in range(grant.count):
+                await world.ended()
+            gate.done(grant, ended=grant.count)
+            await gate.release("things")
+
+    await asyncio.wait_for(asyncio.gather(*map(work, gates)), 30)
+    assert len(world.acts) == 20
+    assert world.frozen() == 1
+
+
+async def test_what_another_process_has_reserved_is_waited_for_and_freezes_nothing(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    objects = open_objects(tmp_path / "gate.db", clock)
+    world = World("table", objects, clock)
+    dead, gate = world.process(), world.process()
+    assert (await dead.allow("things", 15)).count == 15  # and nobody hears of it again
+    assert await world.act_until_refused(gate) == 5
+    grant = await gate.allow("things")
+    assert (grant.refusal, world.frozen()) == (FreezeReason.BUDGET_RESERVED, 0)
+    clock.advance(20)  # the slice in which they were taken, and one more
+    assert await world.act_until_refused(gate) == 15
+    assert world.frozen() == 1
+    await objects.close()
 
 
 async def test_a_restart_neither_thaws_nor_refills(world: World) -> None:
@@ -392,14 +428,35 @@ async def test_a_look_shows_in_the_metrics_what_is_frozen(world: World) -> None:
     assert (world.frozen("things"), world.frozen("others")) == (0, 0)
 
 
+async def test_what_is_left_of_a_budget_is_told_and_comes_back_with_time_alone(world: World) -> None:
+    gate = world.process(Budgets(Budget(40, 100 * NS), {"things": Budget(20, 100 * NS)}))
+
+    def left() -> dict[str, float]:
+        prefix = "lapse_deletion_budget_remaining"
+        return {name.removeprefix(prefix): value for name, value in series(world.metrics).items() if prefix in name}
+
+    both = {'{domain="things"}': 20, '{domain="all"}': 40}
+    assert left() == both  # nothing for what has no limit, and nothing is spent before the first look
+    assert series(world.metrics)['lapse_deletion_budget{domain="things"}'] == 20
+
+    for _ in range(3):
+        await world.act(gate)
+    assert left() == {'{domain="things"}': 17, '{domain="all"}': 37}
+    await world.act_until_refused(gate)
+    assert left() == {'{domain="things"}': 0, '{domain="all"}': 20}
+
+    world.clock.advance(110)
+    assert left() == both
+
+
 async def test_nothing_is_read_while_a_block_lasts(world: World) -> None:
     store, looks = world.store(big := Budgets(Budget(10_000, 100 * NS))), 0
     load = store.load
 
-    async def counted(now: int) -> Any:  # noqa: ANN401 - as the original
+    async def counted(now: int, **how: str) -> Any:  # noqa: ANN401 - as the original
         nonlocal looks
         looks += 1
-        return await load(now)
+        return await load(now, **how)
 
     play(store, load=counted)
     gate = world.process(big, store=store)
@@ -419,12 +476,12 @@ async def test_what_cannot_be_read_ends_nothing_and_is_asked_again_with_back_off
     store, asked, broken = world.store(), 0, True
     load = store.load
 
-    async def failing(now: int) -> Any:  # noqa: ANN401 - as the original
+    async def failing(now: int, **how: str) -> Any:  # noqa: ANN401 - as the original
         nonlocal asked
         asked += 1
         if broken:
             raise StoreUnavailableError(problem="it restarts")
-        return await load(now)
+        return await load(now, **how)
 
     play(store, load=failing)
     gate = world.process(store=store)
@@ -515,10 +572,10 @@ async def test_a_write_that_always_comes_too_late_ends_nothing(mapped: World) ->
     store: Any = mapped.store()
     spend = store.spend
 
-    async def too_late(state: Any, spent: Any) -> Any:  # noqa: ANN401 - as the original
+    async def too_late(state: Any, spent: Any, **how: Any) -> Any:  # noqa: ANN401 - as the original
         await mapped.objects.patch(CONFIG_MAP, KEY, {"metadata": {"annotations": {"n": str(len(writes))}}})
         writes.append(1)
-        return await spend(state, spent)
+        return await spend(state, spent, **how)
 
     writes: list[int] = []
     store.spend = too_late
@@ -533,8 +590,8 @@ async def test_what_comes_to_nothing_while_a_block_is_taken_is_not_lost(world: W
     spend = store.spend
     grants: list[Grant] = []
 
-    async def slow(state: Any, spent: Any) -> Any:  # noqa: ANN401 - as the original
-        answer = await spend(state, spent)
+    async def slow(state: Any, spent: Any, **how: Any) -> Any:  # noqa: ANN401 - as the original
+        answer = await spend(state, spent, **how)
         while grants:
             gate.done(grants.pop(), ended=0)
         return answer

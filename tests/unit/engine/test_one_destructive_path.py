@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).parents[3] / "src" / "lapse"
 ADVICE = "hand it to lapse.engine.executor, which knows holds, versions, the journal and dry runs"
 # Words by which a web framework is meant, never a store: ``router.delete("/path")``, by its exact name.
-HARMLESS = frozenset({"router", "api_router"})
+HARMLESS = frozenset({"router", "api_router", "verbs"})
+"""And `lapse.engine.verbs.contract`, which hands on what a person asks for."""
 BY_NAME = {"getattr", "methodcaller", "attrgetter", "__getattribute__"}
 
 
@@ -143,6 +144,7 @@ RULES: Mapping[str, Rule] = {
         allowed={
             "engine/executor.py": "the executor itself",
             "engine/safety/holds.py": "a target around another one, which adds the engine's holds",
+            "engine/service.py": "a plan, which the planner hands to the executor item by item",
         },
     ),
     "a row is ended by a statement": Rule(
@@ -171,6 +173,7 @@ RULES: Mapping[str, Rule] = {
             "files/archive.py": "whole directories and archives, for those below",
             "db/sqlite/file.py": "a database that could not be made",
             "web/auth/tokens.py": "the file with the owner's token",
+            "cli/remote.py": "the file with the tokens of servers",
             "requests/local/provisioner.py": "the note of a volume that is made anew",
             "requests/local/executor.py": "archives of snapshots whose object is gone, and what a crash left of one",
             "workspaces/runtime/archive.py": "archives that a newer one replaces, or of one that a person deleted",

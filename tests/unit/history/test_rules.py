@@ -6,10 +6,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.core.decision import UNREADABLE_EXTENSION, Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.domain import Candidate
 from lapse.engine.safety.holds import Hold
 from lapse.history.retention.grouping import GroupCounts, Unjudged, judge
@@ -189,7 +190,7 @@ def test_the_last_good_ones_are_those_of_each_group() -> None:
     assert gone(found, RetentionLimits(max_age=15, keep_last=1)) == {}
 
 
-def test_what_is_held_stays_and_changes_nothing_for_the_others() -> None:
+def test_what_is_held_stays_and_the_others_are_judged_as_if_it_were_not_there() -> None:
     free = records(10, 20, 30, 40)
     for held in free:
         found = [entry(one.name, NOW - (one.anchor or 0), hold=HOLD if one is held else None) for one in free]
@@ -197,11 +198,47 @@ def test_what_is_held_stays_and_changes_nothing_for_the_others() -> None:
             RetentionLimits(max_count=2),
             RetentionLimits(max_age=25),
             RetentionLimits(max_age=35, max_count=1),
+            RetentionLimits(max_age=5, keep_last=2),
         ):
-            expected = gone(free, limits)
-            was_due = expected.pop(held.name, None)
-            assert gone(found, limits) == expected
-            assert (reasons(found, limits)[held.name] == KeepReason.HELD) is (was_due is not None)
+            others = [one for one in free if one is not held]
+            assert gone(found, limits) == gone(others, limits)
+            assert held.name not in gone(found, limits)
+
+
+def test_what_is_held_and_would_go_otherwise_is_told() -> None:
+    found = [entry("held", 40, hold=HOLD), *records(10, 20)]
+    for limits in (RetentionLimits(max_count=2), RetentionLimits(max_age=25)):
+        assert reasons(found, limits)["held"] == KeepReason.HELD
+    assert reasons(found, RetentionLimits(max_count=3))["held"] == KeepReason.NOT_YET
+
+
+NOON = UnixNs(1_700_000_000_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("extended", "limits", "expected"),
+    [
+        (NOON, RetentionLimits(max_age=25), KeepReason.EXTENDED),
+        (NOON, RetentionLimits(max_count=1), KeepReason.EXTENDED),
+        (NOON - 1, RetentionLimits(max_age=25), TTL),
+        (NOON - 1, RetentionLimits(max_count=1), COUNT),
+        (UNREADABLE_EXTENSION, RetentionLimits(max_age=25), UnknownReason.UNREADABLE_SIGNAL),
+        (UNREADABLE_EXTENSION, RetentionLimits(max_count=1), UnknownReason.UNREADABLE_SIGNAL),
+        (NOON + 9, RetentionLimits(max_age=99), KeepReason.NOT_YET),
+    ],
+)
+def test_what_is_extended_stays_until_then(extended: int, limits: RetentionLimits, expected: str) -> None:
+    ages = {"old": 30, "new": 20}
+    old, new = (RetainedObject("n", name, "u", "1", UnixNs(NOON - age), ("g",)) for name, age in ages.items())
+    judged = judge([replace(old, extended=UnixNs(extended)), new], limits, NOON)
+    assert judged[0].verdict.reason == expected
+
+
+def test_what_is_extended_counts_as_any_other() -> None:
+    names = ("a", "b", "c")
+    found = [RetainedObject("n", one, "u", "1", UnixNs(NOON - 9), ("g",)) for one in names]
+    judged = judge([*found[:2], replace(found[2], extended=UnixNs(NOON + 1))], RetentionLimits(max_count=1), NOON)
+    assert [one.verdict.reason for one in judged] == [COUNT, COUNT, KeepReason.NOT_YET]
 
 
 def test_a_hold_that_is_over_holds_nothing() -> None:
@@ -266,7 +303,8 @@ def model(entries: list[RetainedObject], limits: RetentionLimits) -> dict[str, s
     for one in entries:
         newer = [
             other for other in entries
-            if other.group == one.group and (other.anchor or -9**9, other.name) > (one.anchor or -9**9, one.name)
+            if other.group == one.group and other.hold is not HOLD
+            and (other.anchor or -9**9, other.name) > (one.anchor or -9**9, one.name)
         ]  # fmt: skip
         too_old = bool(limits.max_age) and one.anchor is not None and NOW - one.anchor > (limits.max_age or 0)
         too_many = bool(limits.max_count) and one.group is not None and len(newer) >= (limits.max_count or 0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
@@ -37,7 +37,7 @@ Calls = list[Callable[[], Awaitable[None]]]
 
 @asynccontextmanager
 async def kubernetes(server: str) -> AsyncIterator[Calls]:
-    client = Client(KubeConfig(cluster=Cluster(server=server)), environ={})
+    client = KubeClient(KubeConfig(cluster=Cluster(server=server)), environ={})
 
     async def call() -> None:
         await client.get(THING, ObjectKey("default", "a"))

@@ -113,6 +113,117 @@ def test_a_sweep_with_nothing_due_looks_at_nothing(keys: Keys, clock: VirtualClo
     assert backend._agenda == before, "a partition with nothing due was visited"
 
 
+# --- counts of what expires -----------------------------------------------------------------------------------------
+
+
+def expiring(keys: Keys, until_ns: int) -> list[tuple[int, int]]:
+    return [(one.app_id, one.number) for one in keys.backend.expiring(until_ns) or ()]
+
+
+class Watched(dict[str, Any]):
+    """Records that note which of them are read."""
+
+    def __init__(self, records: dict[str, Any]) -> None:
+        super().__init__(records)
+        self.read: list[str] = []
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - a record
+        self.read.append(key)
+        return super().get(key, default)
+
+
+def test_a_count_looks_at_what_is_due_and_at_the_rest_of_one_slot(keys: Keys, clock: VirtualClock) -> None:
+    app, idle = keys.app(1), keys.app(2)
+    for ttl in range(1, 5001):
+        app.put(f"{ttl}", "v", ttl)
+    for number in range(5000):
+        app.put(f"far {number}", "v", 1_000_000 + number)
+        idle.put(f"far {number}", "v", 1_000_000 + number)
+    watched, others = Watched(inside(app)._records), Watched(inside(idle)._records)
+    inside(app)._records, inside(idle)._records = watched, others
+
+    assert expiring(keys, clock.wall_ns() + 40 * 10**9) == [(1, 40)]
+
+    assert 40 <= len(watched.read) <= 40 + 64 + 2, "a slot of the second level covers 64 ticks"
+    assert others.read == [], "nothing of it is due"
+
+
+def test_a_count_goes_on_while_others_write(keys: Keys, clock: VirtualClock) -> None:
+    app = keys.app(1)
+    for number in range(20_000):
+        app.put(f"{number}", "v", 60)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for number in range(20_000):
+                app.touch(f"{number}", 50 + number % 20)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            assert expiring(keys, clock.wall_ns() + 100 * 10**9) == [(1, 20_000)], "each once, and none left out"
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_count_after_the_clock_went_back_leaves_nothing_out(keys: Keys, clock: VirtualClock) -> None:
+    app = keys.app(1)
+    app.put("old", "v", 5)
+    clock.advance(100_000)
+    app.put("late", "v", 10)
+    sweep_all(keys)
+    clock.jump_wall(-50_000)
+    app.put("early", "v", 10)
+    now = clock.wall_ns()
+
+    assert expiring(keys, now + 10 * 10**9) == [(1, 1)]
+    assert expiring(keys, now + 60_000 * 10**9) == [(1, 2)]
+    sweep_all(keys)
+    assert expiring(keys, now + 10 * 10**9) == [(1, 1)]
+    assert expiring(keys, now + 60_000 * 10**9) == [(1, 2)]
+
+
+def test_a_count_while_the_wheel_is_in_doubt_looks_at_every_record(keys: Keys, clock: VirtualClock) -> None:
+    app = keys.app(1)
+    app.put("k", "v", 10)
+    inside(app)._wheel.discard("k", inside(app)._tick_of("k"))  # as an interrupted renewal leaves it
+    inside(app)._unsure = True
+
+    assert expiring(keys, clock.wall_ns() + 10 * 10**9) == [(1, 1)]
+
+
+def test_a_key_that_an_interruption_left_in_two_slots_counts_once(keys: Keys, clock: VirtualClock) -> None:
+    app = keys.app(1)
+    app.put("k", "v", 100)
+    for number in range(100):  # so that keys are looked up
+        app.put(f"far {number}", "v", 1_000_000)
+    inside(app)._wheel.add("k", inside(app)._tick_of("k") - 90)
+    inside(app)._wheel.add("never written", inside(app)._tick_of("k"))
+
+    assert expiring(keys, clock.wall_ns() + 100 * 10**9) == [(1, 1)]
+
+
+def test_a_partition_that_an_interrupted_sweep_took_in_hand_is_counted(keys: Keys, clock: VirtualClock) -> None:
+    keys.app(1).put("k", "v", 10)
+    backend: Any = keys.backend
+    backend._in_hand = backend._agenda.pop()[2]
+
+    assert expiring(keys, clock.wall_ns() + 10 * 10**9) == [(1, 1)]
+
+
+def test_a_closed_store_counts_nothing(keys: Keys, clock: VirtualClock) -> None:
+    keys.close()
+
+    with pytest.raises(BackendClosedError):
+        keys.backend.expiring(clock.wall_ns())
+
+
+# --- renewals ---------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("renew", ["touch", "swap", "put", "delete and insert"])
 def test_a_renewed_record_survives_the_sweep_of_its_old_expiry(keys: Keys, clock: VirtualClock, renew: str) -> None:
     app = keys.app(1)

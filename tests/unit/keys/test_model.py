@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import lapse
 from lapse.core.clock import VirtualClock
+from lapse.keys.backends.layout import Prefix
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -103,6 +104,13 @@ class KeysMachine(RuleBasedStateMachine):
         for limit in (1, 3, 1000):
             page = self.apps[app].scan(prefix, after=after, limit=limit)
             assert [item.key for item in page] == expected[:limit]
+
+    @rule(ahead=st.one_of(STEPS_NS, st.sampled_from([0, 40_000_000 * 10**9])))
+    def expiring(self, ahead: int) -> None:
+        until = self.clock.wall_ns() + ahead
+        ends = {app: [end for _, end in self.live(app).values() if end <= until] for app in self.apps}
+        expected = [(Prefix.APPLICATION_TTL, app, len(found), min(found)) for app, found in ends.items() if found]
+        assert self.keys.backend.expiring(until) == expected
 
     @rule(step=STEPS_NS)
     def pass_time(self, step: int) -> None:

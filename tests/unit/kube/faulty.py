@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.resources import ObjectKey
@@ -65,9 +65,9 @@ class FaultyServer:
 @asynccontextmanager
 async def client_of(
     server: FaultyServer, *, limits: CallLimits = PATIENT, watch_seconds: float = 300.0, **user: object
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[KubeClient]:
     async with server.running():
-        client = Client(server.config(**user), environ={}, limits=limits, watch_seconds=watch_seconds)
+        client = KubeClient(server.config(**user), environ={}, limits=limits, watch_seconds=watch_seconds)
         try:
             yield client
         finally:

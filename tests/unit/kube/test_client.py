@@ -10,7 +10,7 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.kube.api import transport
-from lapse.kube.api.client import USER_AGENT, Client
+from lapse.kube.api.client import USER_AGENT, KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import (
@@ -50,7 +50,7 @@ SECRET = "sesame-open"
 CLUSTER_THING = untyped("example.dev/v1", "ClusterThing", "clusterthings", namespaced=False)
 
 
-async def seen(client: Client, since: str = "1") -> list[Event[Thing]]:
+async def seen(client: KubeClient, since: str = "1") -> list[Event[Thing]]:
     return [told async for told in client.watch(THING, since=since)]
 
 
@@ -175,7 +175,7 @@ async def test_a_silent_server_is_given_up_in_time() -> None:
 
 async def test_a_server_that_is_away_proves_nothing() -> None:
     with reserved_port() as port:
-        client = Client(KubeConfig(cluster=Cluster(server=f"http://127.0.0.1:{port}")), environ={})
+        client = KubeClient(KubeConfig(cluster=Cluster(server=f"http://127.0.0.1:{port}")), environ={})
         for call in (client.get(THING, KEY), client.check(), seen(client)):
             with pytest.raises(StoreUnavailableError, match=r"no connection to http://127\.0\.0\.1:\d+"):
                 await call
@@ -204,7 +204,7 @@ async def test_it_knows_how_long_ago_the_server_granted_something() -> None:
     forbidden = says(403, {"kind": "Status", "message": "no"})
     server, clock = FaultyServer(forbidden, says(200, obj()), cuts()), MovedClock()
     async with server.running():
-        client = Client(server.config(), clock=clock, environ={})
+        client = KubeClient(server.config(), clock=clock, environ={})
         assert not client.answered_within(60)
         with pytest.raises(ForbiddenError):
             await client.get(THING, KEY)

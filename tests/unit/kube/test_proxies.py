@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from lapse.kube.api.client import Client
+from lapse.kube.api.client import KubeClient
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.errors import StoreUnavailableError
@@ -83,10 +83,10 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 @asynccontextmanager
 async def client_through(
     proxy: str, server: FaultyServer, certificate: Certificate, limits: CallLimits | None = None
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[KubeClient]:
     cluster = Cluster(server=server.url, ca=certificate.ca_file, proxy=proxy)
     config = KubeConfig(cluster=cluster, user=User(token=b"token"))
-    client = Client(config, environ={}, limits=limits or CallLimits())
+    client = KubeClient(config, environ={}, limits=limits or CallLimits())
     try:
         yield client
     finally:
@@ -167,7 +167,7 @@ async def test_a_server_without_tls_is_asked_by_the_proxy_itself() -> None:
     server = FaultyServer(says(200, obj()), streams(event("ADDED", obj())))
     async with server.running():
         cluster = Cluster(server="http://127.0.0.1:9/prefix", proxy=server.url.replace("//", "//ann:pass@"))
-        client = Client(KubeConfig(cluster=cluster), environ={})
+        client = KubeClient(KubeConfig(cluster=cluster), environ={})
         assert (await client.get(THING, KEY)).metadata.name == "a"
         assert [each.type async for each in client.watch(THING, since="1")] == [EventType.ADDED]
         await client.close()

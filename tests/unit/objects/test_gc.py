@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.core.timestamps import to_timestamp
 from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.resources import EventType
 from lapse.objects.embedded import open_embedded
 from lapse.objects.gc import Collector, Step, collect_some
-from lapse.objects.tables import ChangeRetention, Tables
+from lapse.objects.tables import ChangeRetention, Holds, Tables
 from tests.unit.objects.kinds import BOX, KINDS, NOTE, SHELF, box, collected, key, owned_by, reference
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ async def test_what_a_process_left_to_collect_is_collected_by_the_next(tmp_path:
     await left.close()
 
 
-async def test_one_step_touches_a_bounded_number_of_dependents(store: EmbeddedStore) -> None:
+async def test_one_step_touches_a_bounded_number_of_dependents(store: EmbeddedStore, clock: VirtualClock) -> None:
     owner = await shelf(store)
     for number in range(25):
         await store.create(BOX, box(f"b{number:02}", ownerReferences=owned_by(SHELF, owner)))
@@ -145,7 +146,7 @@ async def test_one_step_touches_a_bounded_number_of_dependents(store: EmbeddedSt
 
     await store.database.write(remove)
     left = []
-    while (await store.database.write(collect_some(tables, at_most=10))).more:
+    while (await store.database.write(collect_some(tables, Holds(KINDS), clock, at_most=10))).more:
         left.append(store.database.read("SELECT count(*) FROM objects")[0][0])
     assert left == [15, 5, 0]
 
@@ -188,7 +189,8 @@ async def test_a_collector_that_fails_tries_again_later_and_says_so(
             raise answer
         return answer
 
-    collector = Collector(write, tables=Tables(ChangeRetention(1, 1)), clock=clock, done=touched.append)
+    tables, holds = Tables(ChangeRetention(1, 1)), Holds(KINDS)
+    collector = Collector(write, tables=tables, holds=holds, clock=clock, done=touched.append)
     collector.call()
     await clock.sleep(0)
     await clock.sleep(0)
@@ -199,3 +201,52 @@ async def test_a_collector_that_fails_tries_again_later_and_says_so(
     assert touched == ["k"]
     assert [record.message for record in caplog.records] == ["garbage_collection_failed"] * 2
     await collector.close()
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+HELD = {"lapse.dev/hold": "true"}
+RELEASED = {"metadata": {"annotations": {"lapse.dev/hold": None}}}
+
+
+async def names(store: EmbeddedStore) -> list[str]:
+    await collected(store)
+    return [one.metadata.name for one in (await store.list(BOX)).items]
+
+
+async def test_what_is_held_stays_without_its_owner_and_goes_when_it_is_released(store: EmbeddedStore) -> None:
+    references = owned_by(SHELF, await shelf(store))
+    for number in range(250):  # more than a step has, before and after it
+        await store.create(BOX, box(f"b{number}", ownerReferences=references))
+    for name in ("b7", "b77"):
+        await store.patch(BOX, key(name), {"metadata": {"annotations": HELD}})
+    await store.delete(SHELF, key("s", None))
+    assert await names(store) == ["b7", "b77"]
+    await store.patch(BOX, key("b7"), RELEASED)
+    assert await names(store) == ["b77"]
+
+
+async def test_many_that_are_held_are_no_obstacle_to_the_others(store: EmbeddedStore) -> None:
+    references = owned_by(SHELF, await shelf(store))
+    for number in range(230):
+        held = HELD if number < 220 else {}
+        await store.create(BOX, box(f"b{number:03}", ownerReferences=references, annotations=held))
+    await store.delete(SHELF, key("s", None))
+    assert len(await names(store)) == 220
+
+
+async def test_the_owner_of_what_is_held_stays_until_that_is_released(store: EmbeddedStore) -> None:
+    between = await store.create(BOX, box("between", ownerReferences=owned_by(SHELF, await shelf(store))))
+    await store.create(BOX, box("held", ownerReferences=owned_by(BOX, between), annotations=HELD))
+    await store.delete(SHELF, key("s", None))
+    assert await names(store) == ["between", "held"]
+    await store.patch(BOX, key("held"), RELEASED)
+    assert await names(store) == []
+
+
+async def test_a_hold_whose_end_has_passed_saves_nothing(store: EmbeddedStore, clock: VirtualClock) -> None:
+    over = {**HELD, "lapse.dev/hold-until": to_timestamp(clock.wall_ns() - 1_000_000_000)}
+    references = owned_by(SHELF, await shelf(store))
+    await store.create(BOX, box("over", ownerReferences=references, annotations=over))
+    await store.delete(SHELF, key("s", None))
+    assert await names(store) == []

@@ -7,21 +7,19 @@ import pytest
 
 from lapse.cli import app, main
 from lapse.cli.output import ExitCode
-from tests.markdown import REFERENCE, code, sections, table
+from tests.cli_reference import OPTION, PAGE
+from tests.markdown import code, sections, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cyclopts import App
 
-PAGE = REFERENCE / "cli.md"
 SECTIONS = {
     title.removeprefix("lapse "): body
     for title, body in sections(PAGE.read_text(), 3).items()
     if title.startswith("lapse ")
 }
-# An option begins within the first few columns of its box; what follows further right is its description.
-OPTION = re.compile(r"^│ (?:\*  |   )?(--[a-z][a-z-]*)\b", re.MULTILINE)
 
 
 def commands(parent: App, *chain: str) -> Iterator[str]:

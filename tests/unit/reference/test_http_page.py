@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.errors import LapseError
+from lapse.engine.service import NothingThereError
+from lapse.engine.verbs.operations import API
+from lapse.keys.managed import KeyOverError
 from lapse.web.api import busy as busy_api
 from lapse.web.api import errors, forms, status
 from lapse.web.api import history as history_api
 from lapse.web.api import keys as keys_api
 from lapse.web.api import requests as requests_api
+from lapse.web.api import verbs as verbs_api
 from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import RequestError
-from lapse.web.app import API
 from lapse.web.auth import login
-from lapse.web.server.security import MAX_BODY_BYTES
+from lapse.web.server.security import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
 from lapse.workspaces.errors import WorkspaceOutcomeUnknownError
 from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table
@@ -32,7 +36,8 @@ def kinds(parent: type[E]) -> Iterator[type[E]]:
         yield from kinds(kind)
 
 
-ROUTERS = [api.router for api in (keys_api, requests_api, history_api, workspaces_api, busy_api, status, login)]
+APIS = (keys_api, requests_api, history_api, workspaces_api, busy_api, status, verbs_api, login)
+ROUTERS = [*(api.router for api in APIS), verbs_api.of_things]
 
 
 def routes() -> Iterator[tuple[str, str]]:
@@ -40,7 +45,7 @@ def routes() -> Iterator[tuple[str, str]]:
         for route in router.routes:
             described: Any = route
             for method in described.methods:
-                yield method, API + described.path.replace(":lapse_key", "")
+                yield method, API + re.sub(":(lapse_key|path)}", "}", described.path)
 
 
 def test_the_page_lists_exactly_the_problems_with_their_statuses() -> None:
@@ -56,12 +61,21 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     found = [kind for kind in kinds(LapseError) if "status" in vars(kind) and not issubclass(kind, RequestError)]
     assert {(kind.code, kind.status) for kind in found} == {
         ("UsageError", 422),
+        (NothingThereError.code, 404),
+        ("NoSuchPlanError", 404),
+        (KeyOverError.code, 404),
+        ("OwnPlanError", 403),
         ("BackendUnavailableError", 503),
         ("BackendClosedError", 503),
         ("OutcomeUnknownError", 504),
         ("NotFoundError", 404),
         ("AlreadyExistsError", 409),
         ("HeldError", 409),
+        ("WeakerHoldError", 409),
+        ("LegalHoldError", 409),
+        ("PassedOnHoldError", 409),
+        ("DependantsHeldError", 409),
+        ("SecondPersonError", 403),
         ("ManifestsUnreadableError", 409),
         ("GoneError", 410),
         ("ConflictError", 412),
@@ -71,6 +85,8 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("WorkspaceExistsError", 409),
         ("OperationUnderWayError", 409),
         ("PortInUseError", 409),
+        ("NotInTrashError", 404),
+        ("PlaceTakenError", 409),
         ("NotRunningError", 409),
         ("LeaseOverError", 409),
         ("ChangedMeanwhileError", 412),
@@ -80,6 +96,8 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     }
     assert "`BackendUnavailableError` and `BackendClosedError` with 503, `OutcomeUnknownError` with 504" in text
     assert "`NotFoundError` with 404, `AlreadyExistsError`, `HeldError` and `ManifestsUnreadableError` with 409" in text
+    assert "`SecondPersonError` with 403, `WeakerHoldError`, `LegalHoldError`, `PassedOnHoldError`" in text
+    assert "`PassedOnHoldError` and `DependantsHeldError` with 409" in text
     assert "`GoneError` with 410, `ConflictError` with 412, `InvalidError` with 422" in text
     assert "`StoreUnavailableError` with 503" in text
     assert (
@@ -110,7 +128,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     text = PAGE.read_text()
 
     assert MAX_BODY_BYTES == 1 << 20
-    assert "A body is at most 1 MiB" in text
+    assert MAX_LARGE_BODY_BYTES == 64 << 20
+    assert "A body is at most 1 MiB, and one with a plan 64 MiB" in text
     assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default" in text
     assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text
     assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default)" in text

@@ -8,22 +8,25 @@ import pytest
 
 from lapse.domains import REGISTRY
 from lapse.engine.safety import holds
+from lapse.engine.safety.extensions import EXTENDED_UNTIL
 from lapse.kube.crd.schema import schema_of
 from lapse.kube.resources import Condition
+from lapse.objects.holds.passed_on import MARK_NAMES
+from lapse.objects.packing import checkpoints, chunks
+from lapse.objects.packing.chunks import MAX_CHUNK_CHARACTERS
 from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
 from lapse.requests.api.conditions import NOT_FINAL, ConditionReason, ScheduleReason
-from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
+from lapse.requests.api.kinds import OUR_KINDS, REQUEST_KINDS
 from lapse.requests.bridge.removal import BridgeReason
-from lapse.requests.controllers import chunks
 from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.detach import DetachReason
 from lapse.requests.controllers.provisioning import FINAL, SOURCE_GOES, TRANSIENT
 from lapse.requests.expiry import FinishedRequests
 from lapse.requests.lifecycle import keepers
 from lapse.requests.lifecycle.events import EventReason
-from lapse.requests.lifecycle.keeper import PASSED_ON, KeeperReason
+from lapse.requests.lifecycle.keeper import KeeperReason
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor
 from lapse.requests.local import places
@@ -136,7 +139,7 @@ def test_the_page_lists_exactly_the_annotations_and_labels() -> None:
     ours = [
         value for value in vars(known).values() if isinstance(value, str) and re.fullmatch(r"[a-z.]+/[a-z-]+", value)
     ]
-    holding = [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, PASSED_ON, holds.HELD_DEPENDENTS]
+    holding = [*MARK_NAMES, holds.HELD_DEPENDENTS, EXTENDED_UNTIL]
     assert sorted(told) == sorted([*ours, *holding, places.DIRECTORY])
     labels = {code(row["annotation"])[0] for row in rows if "(a label)" in row["annotation"]}
     assert labels == {known.SCHEDULE, known.RESTORE}
@@ -159,7 +162,7 @@ def test_the_names_on_the_page_are_those_that_are_made() -> None:
     assert code(told["the VolumeSnapshot and the VolumeSnapshotContent of a restore"]) == [bridge_name("UID")]
     assert re.fullmatch(r"mcp-[0-9a-f]{16}", names.checkpoint_name("UID"))
     assert "16 hex" in told["a checkpoint"]
-    assert code(told["a chunk"])[:2] == [names.chunk_name("mcp-HEX", index) for index in (0, 1)]
+    assert code(told["a chunk"])[:2] == [checkpoints.chunk_name("mcp-HEX", index) for index in (0, 1)]
 
 
 def test_every_address_on_the_page_is_one() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.web.app import API
+from lapse.engine.verbs.operations import API, OPERATIONS
 from lapse.web.auth.scopes import PLAIN
 from tests.markdown import table
 from tests.unit.reference.test_http_page import PAGE, routes
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 PAGES = [("GET", path) for path in ("/", f"{API}/docs", f"{API}/openapi.json")]
 PUBLIC = {("POST", f"{API}/session"), ("DELETE", f"{API}/session")}
 ALL = sorted({*routes(), *PAGES} - PUBLIC)
-FILLED = {"{app}": "7", "{key}": "a", "{kind}": "vcr", "{namespace}": "default", "{name}": "x", "{lease}": "x"}
+FILLED = {
+    "{app}": "7",
+    "{key}": "a",
+    "{kind}": "vcr",
+    "{namespace}": "default",
+    "{name}": "x",
+    "{lease}": "x",
+    "{address}": "key/7/a",
+}
+THINGS = {(one.method, f"{API}{one.path}") for one in OPERATIONS if one.of_thing}
 SCOPES = [*PLAIN, "keys:7", "keys:8", "workspaces:ann"]
 
 
@@ -37,26 +46,35 @@ def told() -> dict[str, set[tuple[str, str]]]:
     may = {"admin": set(ALL), "read": {one for one in ALL if one[0] == "GET"}}
     for scope in PLAIN:
         may.setdefault(scope, named[scope] | named["monitor"])
-    may["keys:7"] = {one for one in ALL if "/apps/" in one[1]}
+    may["keys:7"] = {one for one in ALL if "/apps/" in one[1]} | THINGS
     may["keys:8"] = set()
     may["workspaces:ann"] = {one for one in ALL if one[1].startswith(f"{API}/workspaces")}
     return may
 
 
-async def answer(client: httpx2.AsyncClient, method: str, path: str, token: str) -> int:
+async def answer(client: httpx2.AsyncClient, method: str, path: str, *, token: str, scope: str) -> int:
     for place, value in FILLED.items():
         path = path.replace(place, value)
     if "/artifacts/" in path:
         path = path.replace("/vcr", "/vsc")
     headers = {"Authorization": f"Bearer {token}"}
-    body: dict[str, str] | None = None if method == "GET" else {}
+    body = None if method == "GET" else asked_of(path, scope)
     return (await client.request(method, path, headers=headers, json=body)).status_code
+
+
+def asked_of(path: str, scope: str) -> dict[str, object]:
+    """Return a body that asks for something: what a verb needs to know, about a key; nothing elsewhere."""
+    verb = next((one for one in OPERATIONS if f"{API}{one.path}" == path), None)
+    if verb is None:
+        return {}
+    given = {"address": "key/7/a", "reason": "x", "time": "1h", "legal": scope == "legal"}
+    return {name: value for name, value in given.items() if name in verb.asked.__struct_fields__}
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_each_scope_is_let_in_to_exactly_what_the_page_says(api: conftest.API, scope: str) -> None:  # noqa: F811
     _, token = api.tokens.create("t", [scope])
-    let_in = {one for one in ALL if await answer(api.stranger, *one, token) != 403}
+    let_in = {one for one in ALL if await answer(api.stranger, *one, token=token, scope=scope) != 403}
 
     assert let_in == told()[scope]
 

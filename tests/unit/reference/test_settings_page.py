@@ -17,6 +17,9 @@ DERIVED |= dict.fromkeys(
     (
         "retention_policies",
         "hold_kinds",
+        "dry_run_domains",
+        "act_by_plan",
+        "webhooks",
         "domains",
         "activity_url",
         "database_url",

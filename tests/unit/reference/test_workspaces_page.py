@@ -67,7 +67,13 @@ def test_the_page_lists_exactly_the_errors_of_operations() -> None:
 
 def test_the_page_names_outcomes_that_there_are() -> None:
     outcomes = {name for row in table(PAGE, "outcome", "says") for name in code(row["outcome"])}
-    assert outcomes == set(Outcome) - {Outcome.GONE, Outcome.FROZEN, Outcome.RESUMED}
+    assert outcomes == set(Outcome) - {
+        Outcome.GONE,
+        Outcome.FROZEN,
+        Outcome.RESUMED,
+        Outcome.DONE,
+        Outcome.UNDELIVERED,
+    }
 
 
 def test_the_page_names_events_that_are_logged() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.domains import REGISTRY
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import (
     ARTIFACT_KINDS,
@@ -24,10 +25,8 @@ from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME
         ("keeper/ret-vcr-1", Located(OBJECT_KEEPER, ObjectKey(None, "ret-vcr-1")), None),
         ("pvc/default/data", Located(PERSISTENT_VOLUME_CLAIM, ObjectKey("default", "data")),
          "PersistentVolumeClaim/default/data"),
-        ("vsc/snapshot-1", Located(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, "snapshot-1")),
-         "VolumeSnapshotContent.snapshot.storage.k8s.io/snapshot-1"),
-        ("mcp/mcp-1", Located(MANIFEST_CHECKPOINT, ObjectKey(None, "mcp-1")),
-         "ManifestCheckpoint.state-snapshotter.deckhouse.io/mcp-1"),
+        ("snapshot/snapshot-1", Located(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, "snapshot-1")), None),
+        ("checkpoint/mcp-1", Located(MANIFEST_CHECKPOINT, ObjectKey(None, "mcp-1")), None),
     ],
 )  # fmt: skip
 def test_an_address_has_a_short_form_for_people_and_one_for_programs(
@@ -37,6 +36,24 @@ def test_an_address_has_a_short_form_for_people_and_one_for_programs(
     assert str(place) == text
     assert str(place.address) == (canonical or text)
     assert locate(str(place.address)) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("vsc/x", "snapshot/x"),
+        ("VolumeSnapshotContent.snapshot.storage.k8s.io/x", "snapshot/x"),
+        ("mcp/x", "checkpoint/x"),
+        ("ManifestCheckpoint.state-snapshotter.deckhouse.io/x", "checkpoint/x"),
+        ("pv/x", "volume/x"),
+        ("PersistentVolume/x", "volume/x"),
+        ("ObjectKeeper.deckhouse.io/x", "keeper/x"),
+        ("VolumeCaptureRequest.storage.deckhouse.io/a/x", "vcr/a/x"),
+    ],
+)
+def test_other_words_for_a_kind_mean_the_same_and_the_short_one_is_printed(text: str, canonical: str) -> None:
+    assert str(locate(text)) == str(locate(text).address) == canonical
+    assert str(REGISTRY.parse(text)) == canonical
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.kind)

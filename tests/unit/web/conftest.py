@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -10,15 +11,18 @@ import pytest
 from fastapi import FastAPI
 
 from lapse.app.record import ProcessRecord, open_store
+from lapse.app.service import process_facts
 from lapse.app.workspaces import ticket_records
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
+from lapse.domains import REGISTRY
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.clock_guard import freeze_of
+from lapse.engine.service import LocalService
+from lapse.engine.verbs.place import Place
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
@@ -35,8 +39,10 @@ from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore, owner_of
 from lapse.web.pages.pages import PageLinks
+from lapse.web.server.measurement import MeasuredApp
 from lapse.web.server.security import AllowedHosts, Guard
 from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.managed import ManagedWorkspaces
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
@@ -82,8 +88,10 @@ def share_routes(app: ASGIApp) -> None:
 
     FastAPI analyses a route on its first request, and that was two thirds of the time of the tests here.
     """
-    assert isinstance(app, Guard)
-    inner = app._app
+    assert isinstance(app, MeasuredApp)
+    guard = app.app
+    assert isinstance(guard, Guard)
+    inner = guard._app
     assert isinstance(inner, FastAPI)
     ROUTES[:] = ROUTES or inner.router.routes
     inner.router.routes[:] = ROUTES
@@ -114,6 +122,8 @@ async def api(
 ) -> AsyncIterator[API]:
     activity = InProcessActivity(clock)
     metrics, journal, record = Metrics("test"), SQLiteJournal(objects.database), ProcessRecord.in_folder(objects)
+    believed = BelievedClock(clock)
+    gate = record.gate(await record.guard(believed), metrics=metrics)
     retention = Retention(
         objects,
         history=history_document(),
@@ -122,7 +132,19 @@ async def api(
         holds=objects,
         clock=clock,
         interval=Duration.parse("1h"),
-        gate=record.gate(await record.guard(BelievedClock(clock)), metrics=metrics),
+        gate=gate,
+    )
+    place = Place(
+        name="here",
+        id="test",
+        clock=believed,
+        registry=REGISTRY,
+        domains={"workspaces": ManagedWorkspaces(workspaces, activity, clock=clock, lease_seconds=30)},
+        journal=journal,
+        gate=gate,
+        freezes=record.safety,
+        metrics=metrics,
+        secret=b"s" * 32,
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])
@@ -130,6 +152,8 @@ async def api(
             tokens = TokenStore(state, clock=clock)
             owner_id, owner = owner_of(tmp_path, state, tokens)
             sessions = BrowserSessions(state, tokens, clock)
+            facts = process_facts(coordinator, metrics, clock)
+            status = StatusService(clock=clock, keys=keys, backend="memory://", facts=facts)
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
                 requests=RequestsService(
@@ -156,14 +180,14 @@ async def api(
                     clock=clock,
                     metrics=metrics,
                     activity=activity,
-                    frozen=lambda: freeze_of(record.safety, "workspaces", BelievedClock(clock)),
                 ),
-                status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
+                status_service=status,
                 places=lambda: PageLinks("http://localhost:8750", "http://localhost:8751"),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
                 sessions=sessions,
                 failures=LoginFailures(clock, metrics),
                 metrics=metrics,
+                verbs=partial(LocalService, replace(place, process=facts)),
             )
             share_routes(app)
             transport = httpx2.ASGITransport(app=app)

@@ -7,11 +7,13 @@ import pytest
 from lapse.app.record import ProcessRecord
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import to_timestamp
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.kube.resources import ObjectKey
 from tests.past import policy
+from tests.policies import MemoryNotes, PolicyGate
 from tests.unit.web.test_keys_api import code
 
 if TYPE_CHECKING:
@@ -172,7 +174,9 @@ async def test_a_dry_prune_and_a_real_one_name_the_same_records(api: API) -> Non
 
 @pytest.mark.parametrize("path", [f"{HISTORY}/prune", f"{RETENTION}/history/run"])
 async def test_where_nobody_chose_a_ttl_the_first_real_pass_has_to_be_confirmed(path: str, api: API) -> None:
-    api.retention._first.is_needed = True
+    notes, journal = MemoryNotes(), api.retention._journal
+    api.retention._history_ttl_is_default = True
+    api.retention._gate = PolicyGate(notes, journal=journal, clock=api.clock, metrics=Metrics("test"))
     await run(api, days=31)
     refused = await api.client.post(path, json={})
     assert code(refused) == (409, "ConfirmationNeededError")

@@ -9,6 +9,7 @@ import pytest
 from lapse.app.record import ProcessRecord
 from lapse.app.workspaces import ticket_records
 from lapse.core.clock import UnixNs
+from lapse.engine.journal.port import AUDIT
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
@@ -316,6 +317,31 @@ async def test_one_that_is_held_is_not_deleted(api: API) -> None:
     assert (await api.client.get(f"{PLACE}/lab")).status_code == 200
 
 
+async def test_the_audit_tells_who_created_and_opened_a_workspace_without_its_command(api: API) -> None:
+    await create(api)
+    await api.client.post(f"{PLACE}/lab/open", json={})
+    opened, created = await api.journal.entries(domain=AUDIT)
+
+    assert [(row.reason, row.address, row.actor) for row in (created, opened)] == [
+        ("workspace_created", "workspace/lab", f"http token {api.owner_id}"),
+        ("workspace_opened", "workspace/lab", f"http token {api.owner_id}"),
+    ]
+    assert created.uid == (await api.workspaces.by_name("lab")).id
+    assert created.details == {"domain": "workspaces", "owner": (await api.workspaces.by_name("lab")).owner}
+
+
+async def test_a_workspace_is_created_also_when_the_journal_cannot_be_told_and_that_is_counted(
+    api: API, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(api.journal, "append", full)
+    await create(api)
+
+    assert 'lapse_errors_total{domain="workspaces",kind="journal"} 1.0' in api.metrics.exposition().decode()
+
+
 async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
     await create(api)
     await api.client.delete(f"{PLACE}/lab")
@@ -323,6 +349,7 @@ async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
     assert [(row.outcome, row.reason, row.actor) for row in rows] == [
         ("ended", "deleted_by_person", f"http token {api.owner_id}"),
         ("intent", "deleted_by_person", f"http token {api.owner_id}"),
+        ("done", "workspace_created", f"http token {api.owner_id}"),
     ]
 
 
@@ -548,8 +575,8 @@ async def test_a_hold_may_be_for_one_version_only(api: API) -> None:
     ("body", "expected"),
     [
         ({}, "InvalidRequestError"),
-        ({"reason": ""}, "InvalidWorkspaceError"),
-        ({"reason": "a\nb"}, "InvalidWorkspaceError"),
+        ({"reason": ""}, "ReasonError"),
+        ({"reason": "a\nb"}, "ReasonError"),
         ({"reason": "x", "until": "soon"}, "MomentError"),
         ({"reason": "x", "until": "2020-01-01T00:00:00Z"}, "MomentOverError"),
         ({"reason": "x", "until": 5}, "InvalidRequestError"),

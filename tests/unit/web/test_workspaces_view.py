@@ -190,7 +190,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_breaks_nothing(
 
 
 async def test_a_server_without_workspaces_says_why(api: API) -> None:
-    application: Any = api.client._transport.app._app  # type: ignore[attr-defined]  # behind the guard
+    application: Any = api.client._transport.app.app._app  # type: ignore[attr-defined]  # behind the guard
     application.state.workspaces = None
     assert "workspaces_beyond_loopback" in await page(api)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import Due, KeepReason, UnknownReason
+from lapse.engine.domain import decided
+from lapse.engine.explanation import Explanation, explanation_of, explanation_rows
+from lapse.engine.plans.planner import hold_facts
 from lapse.engine.view import to_json
 from lapse.workspaces import view
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnknown, Connected, Quiet, Signal, Timer
 from lapse.workspaces.expiry import LapseReason, StayReason, decide_archive, decide_standby
+from lapse.workspaces.managed import ManagedWorkspaces
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -22,7 +27,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from lapse.workspaces.view import explain, explanation_rows
+from lapse.workspaces.ttl_manager import SeenWorkspace, candidate_of
 
 NOW = Ms(1_700_000_000_000)
 IDLE = Workspace(
@@ -57,8 +62,15 @@ IDLE = Workspace(
 ASLEEP = replace(IDLE, observed_status=ObservedStatus.STANDBY, desired_state=DesiredState.STANDBY)
 
 
-def explained(workspace: Workspace, signal: Signal | None, **more: Any) -> dict[str, str]:  # noqa: ANN401 - options
-    return dict(explanation_rows(explain(workspace, signal, NOW, **more)))
+def explain(workspace: Workspace, signal: Signal | None, now: Ms, *, lease_seconds: float = 30) -> Explanation:
+    domain = ManagedWorkspaces(cast("Any", None), None, clock=VirtualClock(), lease_seconds=lease_seconds)
+    seen, moment = replace(candidate_of(workspace), state=SeenWorkspace(workspace, signal)), UnixNs(now * 1_000_000)
+    hold = hold_facts(seen.hold) if workspace.held(now) else None
+    return explanation_of(domain, seen, decided(domain, seen, moment), hold=hold, now=moment)
+
+
+def explained(workspace: Workspace, signal: Signal | None) -> dict[str, str]:
+    return dict(explanation_rows(explain(workspace, signal, NOW)))
 
 
 def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
@@ -66,12 +78,11 @@ def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
 
     assert told["verdict"] == "due: nobody was connected for longer than its standby TTL"
     assert told["rule"] == "standby after 5m idle"
-    assert told["lost"].startswith("archive after 1d in standby: this rule does not apply")
+    assert told["lost"] == "archive after 1d in standby: keep, other status"
     assert told["counted from"] == "the last access, 2023-11-14T22:03:20Z (10m ago)"
     assert told["over"] == "2023-11-14T22:08:20Z (5m ago)"
     assert told["activity"] == "nobody"
-    assert "lapse hold workspace/lab --reason TEXT" in told["saved by"]
-    assert "lapse workspaces ttl lab --standby DURATION" in told["saved by"]
+    assert told["saved by"] == "opening it; lapse workspaces start lab"
 
 
 def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
@@ -80,7 +91,6 @@ def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
     assert told["verdict"] == "keep: its time is not over"
     assert told["rule"] == "archive after 1d in standby"
     assert told["over"] == "2023-11-15T22:03:20Z (in 23h50m)"
-    assert "lapse workspaces ttl lab --archive DURATION" in told["saved by"]
 
 
 def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> None:
@@ -101,8 +111,13 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
             "unknown: the activity store",
         ),
         (
+            ActivityUnknown(ActivityDoubt.ELSEWHERE),
+            "unknown: not known here: the process that serves the workspaces counts connections",
+            "not known here",
+        ),
+        (
             None,
-            "due: nobody was connected for longer than its standby TTL, unless a user is connected",
+            "due: nobody was connected for longer than its standby TTL",
             "not known here",
         ),
     ],
@@ -153,7 +168,8 @@ def test_verdicts_are_those_of_the_ttl_manager(workspace: Workspace, signal: Sig
 
 
 def test_there_are_words_for_every_reason() -> None:
-    unknown = {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL}
-    reasons = {*LapseReason, *StayReason, *activity.ActivityDoubt, KeepReason.NOT_YET, KeepReason.HELD, *unknown}
+    unknown = {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL, UnknownReason.UNREADABLE_SIGNAL}
+    kept = {KeepReason.NOT_YET, KeepReason.HELD, KeepReason.EXTENDED}
+    reasons = {*LapseReason, *StayReason, *activity.ActivityDoubt, *kept, *unknown}
 
     assert set(view._WORDS) == reasons

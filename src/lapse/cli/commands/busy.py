@@ -26,6 +26,7 @@ from cyclopts import Parameter
 
 from lapse.cli.flags import BusyFlags
 from lapse.cli.output import message
+from lapse.cli.remote import SERVER, TOKEN
 from lapse.cli.usage import check_program
 from lapse.core.errors import LapseError, UsageError
 
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.core.clock import Clock
 
-SERVER: Final = "LAPSE_SERVER"
 WORKSPACE: Final = "LAPSE_WORKSPACE"
 OWN_TOKEN: Final = "LAPSE_WORKSPACE_TOKEN"  # noqa: S105 - the name of a variable, not a token
-TOKEN: Final = "LAPSE_TOKEN"  # noqa: S105 - as above
 _CALL_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 5.0
 _RENEWALS: Final = 3
@@ -53,10 +52,6 @@ class NoWorkspaceError(UsageError):
 
 class NothingToRunError(UsageError):
     """Give the command to run after --, as in lapse busy -- python3 train.py."""
-
-
-class ServerAddressError(UsageError):
-    """{given} is not the address of a server. Expected one such as http://127.0.0.1:8750."""
 
 
 class MostError(UsageError):
@@ -122,6 +117,7 @@ def _seconds(most: str) -> float:
 
 def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyWorkspace:
     from lapse.cli.context import in_context, workspace_name
+    from lapse.client.transport import LapseServer
 
     named = os.environ.get(SERVER) if server is None else server
     inside, own = os.environ.get(WORKSPACE), os.environ.get(OWN_TOKEN)
@@ -130,9 +126,9 @@ def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyW
         raise NoWorkspaceError
     token = own if name == inside and own else os.environ.get(TOKEN)
     if named and token:
-        return BusyWorkspace(_checked(named), name, token)
+        return BusyWorkspace(str(LapseServer.parse(named)), name, token)
     address, derived = in_context(flags, partial(_of_state_folder, name=name))
-    return BusyWorkspace(_checked(named or address), name, token or derived)
+    return BusyWorkspace(str(LapseServer.parse(named or address)), name, token or derived)
 
 
 async def _of_state_folder(context: Context, name: str) -> tuple[str, str]:
@@ -142,17 +138,6 @@ async def _of_state_folder(context: Context, name: str) -> tuple[str, str]:
     settings, store = context.settings, await context.workspaces()
     token = context.tokens.of_program((await store.by_name(name)).id)
     return f"http://{in_url(settings.http_host)}:{settings.http_port}", token
-
-
-def _checked(server: str) -> str:
-    try:
-        parts = urlsplit(server)
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise ServerAddressError(given=server)
-    return server
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

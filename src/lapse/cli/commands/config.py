@@ -28,10 +28,12 @@ def show(flags: AllFlags = AllFlags(), *, output: OutputOption = Output.TABLE) -
 def check(flags: AllFlags = AllFlags()) -> None:
     """Check file, environment and flags; exit with 64 and a list of everything that is wrong, with its line."""
     from lapse.app.domains import own_domains
+    from lapse.app.webhooks import check_webhooks
     from lapse.core.clock import SystemClock
 
     loaded = flags.load()
     own_domains(loaded.settings, SystemClock())
+    check_webhooks(loaded.settings)
     _warn(loaded.warnings)
     message(f"The settings are valid ({loaded.file or 'no file'}).")
 

@@ -463,6 +463,7 @@ def delete(
 
 async def delete_in_folder(context: Context, place: Located) -> str:
     """Delete an object of the state folder, and say what happens then to what it has made."""
+    from lapse.app.trash import listed_trash
     from lapse.cli.context import who
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, REQUEST_KINDS
     from lapse.requests.expiry import delete_by_person
@@ -491,6 +492,7 @@ async def delete_in_folder(context: Context, place: Located) -> str:
         journal=journal,
         actor=who(),
         clock=context.clock,
+        trash=listed_trash(context.settings, store, clock=context.clock),
     )
     return said
 

@@ -364,7 +364,7 @@ async def _delete_on_cluster(context: Context, place: Located) -> str:
     """Delete a schedule with the rights of the person, and that very one, in the state in which it was not held."""
     from lapse.cli.context import who
     from lapse.kube.errors import ConflictError
-    from lapse.objects.cluster_holds import listed_holds
+    from lapse.objects.holds.cluster import listed_holds
     from lapse.requests.expiry import delete_by_person
     from lapse.requests.schedules.view import read_consequence
 

@@ -1,6 +1,7 @@
 """``lapse tokens`` and ``lapse open``: who may call the HTTP API, and who may see its pages.
 
-Both work on the state database itself; a running server sees the change with the next request. Only `lapse open` asks
+Both work on the state database itself; a running server sees the change with the next request. What is made and revoked
+is told in the journal. Only `lapse open` asks
 whether there is one, so that its link leads somewhere.
 """
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import OpenFlags, StateFlags
+from lapse.cli.flags import OpenFlags, StateFlags, TokenFlags
 from lapse.cli.output import (
     Output,
     OutputOption,
@@ -28,6 +29,7 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.web.auth.audit import AuditedTokens
     from lapse.web.auth.tokens import Token
 
 _ANSWER_SECONDS: Final = 5.0
@@ -54,7 +56,7 @@ class OtherFolderError(LapseError):
 
 @app.command
 def create(
-    flags: StateFlags = StateFlags(),
+    flags: TokenFlags = TokenFlags(),
     *,
     name: Annotated[str, Parameter(help="A name to recognise it by in a list.")],
     scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
@@ -64,7 +66,7 @@ def create(
     from lapse.cli.context import in_context
 
     async def work(context: Context) -> tuple[str, str]:
-        return context.tokens.create(name, scope)
+        return await _audited(context).create(name, scope)
 
     token_id, token = in_context(flags, work)
     if output is Output.JSON:
@@ -94,7 +96,7 @@ def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Outp
 @app.command
 def revoke(
     token_id: Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")],
-    flags: StateFlags = StateFlags(),
+    flags: TokenFlags = TokenFlags(),
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -102,7 +104,7 @@ def revoke(
     from lapse.cli.context import in_context
 
     async def work(context: Context) -> None:
-        context.tokens.revoke(token_id)
+        await _audited(context).revoke(token_id)
 
     in_context(flags, work)
     print_result(output, {"id": token_id, "revoked": True}, f"Token {token_id} is revoked.")
@@ -177,6 +179,13 @@ def _ask(server: str, token: str) -> int:
         raise NoServerError(url=server, problem=str(error) or type(error).__name__) from error
     finally:
         connection.close()
+
+
+def _audited(context: Context) -> AuditedTokens:
+    from lapse.cli.context import who
+    from lapse.web.auth.audit import AuditedTokens
+
+    return AuditedTokens(context.tokens, context.journal, context.machine, who())
 
 
 def _row(token: Token) -> dict[str, object]:

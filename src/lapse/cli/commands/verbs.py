@@ -1,343 +1,354 @@
-"""Verbs for things of every domain: ``lapse hold``, ``release``, ``why``, ``freeze`` and ``resume``.
+"""Verbs for things of every domain: plan, apply, approve, why, hold, release, extend, delete, undo, freeze, resume.
 
-Nothing has to run for them. Nothing lapses while it is held. A hold on a workspace stands in its row, so a decision
-that was made before loses its compare. A hold on a thing of a domain of your own is kept by the engine, in the state
-folder. A hold stops Lapse and nobody else: who stops, archives or deletes something by hand still can.
-
-``lapse why`` tells what was decided, on what grounds, and what would save the thing. The answer is computed here, by
-the functions that decide, from what the stores hold now. Of what is gone the journal tells. Who is connected is known
-here only where it is counted in a store of its own (``activity_url``); `lapse up` that counts by itself answers over
-HTTP.
-
-``lapse freeze`` stops a domain from ending anything, and ``lapse resume`` lets it go on: in the record of ``lapse up``
-(the state folder, or the database that ``database_url`` names), and on a cluster when one is named. What is frozen is
-written where whoever runs later reads it.
+Each is thin over `lapse.engine.verbs.contract`: what is asked goes to the service of the place that the flags name, and
+what it answers is printed. Nothing has to run for them on a state folder or a cluster.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from lapse.cli.context import InCluster, who
-from lapse.cli.flags import FreezeFlags, WhyFlags, WorkspaceFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, print_json, print_result, print_table
-from lapse.core.errors import UsageError
+from lapse.cli.context import InCluster
+from lapse.cli.flags import FreezeFlags, VerbFlags
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
+from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Context
-    from lapse.core.address import Address
-    from lapse.engine.journal.port import Row
-    from lapse.engine.registry import Registration
-    from lapse.engine.view import DecisionView
-    from lapse.workspaces.model import Ms
-    from lapse.workspaces.view import Explanation
-
-if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from typing import TypeVar
 
-    from lapse.cli.context import Context
-    from lapse.core.address import Address
-    from lapse.engine.domain import Candidate
-    from lapse.engine.registry import Registration
-    from lapse.engine.safety.holds import Hold, HoldStore
-    from lapse.workspaces.model import Workspace
+    from lapse.engine.plans.plan import Plan
+    from lapse.engine.verbs.contract import AppliedPlan, SteeredView, Verbs
 
-    OnThing = Callable[[HoldStore, Candidate[Any], int], Awaitable[Hold | None]]
+    T = TypeVar("T")
 
 Thing = Annotated[
-    str, Parameter(name="ADDRESS", help="As in workspace/lab, or KIND/NAME of a domain of your own, as in scratch/a.")
+    str,
+    Parameter(
+        name="ADDRESS",
+        help="As in vcr/default/nightly, keeper/NAME, snapshot/NAME, history/default/NAME, workspace/lab,"
+        " Job.batch/NAMESPACE/NAME, or that of a thing of your own domain.",
+    ),
 ]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)]
+_STYLES: Final = {"now": "yellow", "ended": "green", "drifted": "yellow", "failed": "red", "refused": "red"}
 
 
-def hold(
-    address: Thing,
-    /,
-    flags: WorkspaceFlags = WorkspaceFlags(),
+class PlanFileError(LapseError):
+    """{path} cannot be {done}: {problem}."""
+
+
+# --- plan and apply ---------------------------------------------------------------------------------------------------
+
+
+def plan(
     *,
-    reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")],
-    until: Annotated[
-        str,
-        Parameter(metavar="WHEN", help="A duration from now, or a time as 2030-01-31T12:00:00Z; never has no end."),
-    ] = "never",
+    flags: VerbFlags = VerbFlags(),
+    within: Annotated[str, Parameter(metavar="DURATION", help="How far to look, such as 2h or 7d.")] = "24h",
+    domain: Annotated[
+        list[str] | None, Parameter(help="Only this domain; may be given several times.", negative=())
+    ] = None,
+    policy: Annotated[str | None, Parameter(metavar="NAME", help="Only what this policy would end.")] = None,
+    out: Annotated[Path | None, Parameter(metavar="FILE", help="Write the plan there, for lapse apply.")] = None,
+    detailed_exitcode: Annotated[
+        bool, Parameter(help="Exit with 2 when something is due now.", negative=(), show_default=False)
+    ] = False,
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Keep a workspace, or a thing of a domain of your own, from lapsing.
+    """Show what will lapse, when and why, and what holds it.
 
-    Until the hold ends or is released. A second hold replaces the first. People
-    can still stop and archive a workspace.
+    Nothing is changed. With --out the plan is written to a file that lapse
+    apply carries out, and nothing else.
     """
-    from lapse.cli.context import change_workspace
-    from lapse.core.timestamps import read_end
-    from lapse.workspaces.model import Ms
-    from lapse.workspaces.view import end_of_hold, view_of
+    from lapse.engine.plans.plan import COLUMNS
+    from lapse.engine.verbs.contract import PlanRequest
 
-    asked, owner = _owner(address)
-    if owner.build is not None:
-        return _hold_own(asked, owner, flags, reason=reason, until=until, output=output)
-
-    async def how(context: Context, found: Workspace) -> Workspace:
-        end = read_end(until, context.machine.wall_ns())
-        end_ms = None if end is None else Ms(end // 1_000_000)
-        return await (await context.workspaces()).hold(found.id, reason, until=end_ms, now=context.now)
-
-    held, now = change_workspace(flags, address, how)
-    view = view_of(held, now)
-    said = f"Held: {view.address}{end_of_hold(view.hold_until)}. To let it go: lapse release {view.address}"
-    print_result(output, view, said)
-    return ExitCode.DONE
-
-
-def release(address: Thing, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
-    """End a hold. What is over lapses at the next look."""
-    from lapse.cli.context import change_workspace
-    from lapse.workspaces.view import view_of
-
-    asked, owner = _owner(address)
-    if owner.build is not None:
-        return _release_own(asked, owner, flags, output=output)
-    was_held = False
-
-    async def how(context: Context, found: Workspace) -> Workspace:
-        nonlocal was_held
-        was_held = found.held(context.now)
-        return (
-            found
-            if found.hold_reason is None
-            else await (await context.workspaces()).release(found.id, now=context.now)
-        )
-
-    released, now = change_workspace(flags, address, how)
-    view, said = view_of(released, now), "Released" if was_held else "Nothing to release: not held"
-    print_result(output, view, f"{said}: {view.address}.")
-    return ExitCode.DONE
+    asked = PlanRequest(within=within, domains=domain or [], policy=policy)
+    found = _ask(flags, lambda verbs: verbs.plan(asked), cluster=cluster)
+    if out is not None:
+        _write(out, found)
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        if found.items:
+            print_views(found.items, COLUMNS, now=found.created, styles=_STYLES)
+        _tell_plan(found, out)
+    if found.problems and not found.items and not found.counts:
+        return ExitCode.FAILED
+    if found.problems:
+        return ExitCode.PARTLY
+    return ExitCode.PENDING if detailed_exitcode and found.is_due else ExitCode.DONE
 
 
-def _owner(text: str) -> tuple[Address, Registration]:
-    """Return what is meant, and its domain; refuses what cannot be held, or not like this."""
-    from lapse.engine.registry import DomainVerb
+def _tell_plan(found: Plan, out: Path | None) -> None:
+    due = sum(one.due and one.hold is None for one in found.items)
+    held = sum(one.hold is not None for one in found.items)
+    message(
+        f"{len(found.items)} lapse by {found.until}: {due} now, {len(found.items) - due - held} later, {held} held."
+    )
+    for one in found.counts:
+        first = "" if one.first is None else f", the first at {one.first}"
+        message(f"{one.domain}, application {one.scope}: {one.count} lapse by then{first}. Their names are not shown.")
+    for name, problem in found.problems.items():
+        message(f"{name} could not be read: {problem}", style="red")
+    if out is not None:
+        run = f"lapse apply {shlex.quote(str(out))}"
+        message(f"Plan {found.id}, written to {out}, good until {found.expires}. To carry it out: {run}")
 
-    asked = REGISTRY.parse(text)
-    return asked, REGISTRY.demand(DomainVerb.HOLD, asked)
 
-
-# --- domains of other distributions -----------------------------------------------------------------------------------
-
-
-def _hold_own(
-    asked: Address, owner: Registration, flags: WorkspaceFlags, *, reason: str, until: str, output: Output
+def apply(
+    file: Annotated[Path, Parameter(name="PLAN", help="A file that lapse plan --out has written.")],
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    when_due: Annotated[
+        bool, Parameter(help="Wait, and end each at its own deadline.", negative=(), show_default=False)
+    ] = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
 ) -> int:
-    from lapse.cli.context import who
-    from lapse.core.timestamps import read_end
-    from lapse.engine.safety.holds import Hold, PlacedHold
-    from lapse.engine.view import hold_view
+    """Carry out a plan, and nothing else.
 
-    by = who()
+    Each item is read again and compared with the plan. What changed since, is
+    held or not due yet stays, and is listed; then the exit code is 3.
+    """
+    from lapse.cli.waiting import applied_when_due
+    from lapse.engine.verbs.contract import ApplyRequest
 
-    async def place(holds: HoldStore, found: Candidate[Any], now: int) -> Hold:
-        hold = Hold(reason, read_end(until, now))
-        await holds.hold(PlacedHold(owner.name, found.uid, str(found.address), hold, now, by))
-        return hold
+    planned = _read(file)
 
-    uid, hold = _on_thing(asked, owner, flags, place)
-    said = f"Held: {asked}. To let it go: lapse release {asked}"
-    print_result(output, hold_view(asked, owner.name, uid, hold), said)
+    def carry_out(verbs: Verbs) -> Awaitable[AppliedPlan]:
+        return applied_when_due(verbs, planned) if when_due else verbs.apply(ApplyRequest(plan=planned))
+
+    done = _ask(flags, carry_out, cluster=cluster)
+    columns = {"address": "address", "outcome": "outcome", "because": "because"}
+    if output is Output.JSON:
+        print_json(done)
+    else:
+        if done.items:
+            print_views(done.items, columns, styles=_STYLES)
+        undo = f" To undo: lapse undo {done.plan}" if done.ended else ""
+        message(f"{done.ended} ended, {done.left} left, of {len(done.items)}.{undo}")
+    if not done.left:
+        return ExitCode.DONE
+    is_all_failed = all(one.outcome == "failed" for one in done.items)
+    return ExitCode.FAILED if is_all_failed else ExitCode.PARTLY
+
+
+def approve(
+    file: Annotated[Path, Parameter(name="PLAN", help="A file that lapse plan --out has written.")],
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Allow a plan to be carried out, as another person than its author.
+
+    Needed where act_by_plan names a domain or a policy.
+    """
+    from lapse.engine.verbs.contract import ApproveRequest
+
+    planned = _read(file)
+    done = _ask(flags, lambda verbs: verbs.approve(ApproveRequest(plan=planned)), cluster=cluster)
+    print_result(output, done, f"Approved: plan {done.plan}, until {done.expires}.")
     return ExitCode.DONE
 
 
-def _release_own(asked: Address, owner: Registration, flags: WorkspaceFlags, *, output: Output) -> int:
-    from lapse.core.clock import UnixNs
-    from lapse.engine.view import hold_view
+def _write(path: Path, plan: Plan) -> None:
+    from lapse.engine.view import encode
 
-    async def remove(holds: HoldStore, found: Candidate[Any], now: int) -> Hold | None:
-        hold = await holds.release(owner.name, found.uid)
-        return hold if hold is not None and hold.active(UnixNs(now)) else None
-
-    uid, hold = _on_thing(asked, owner, flags, remove)
-    said = "Nothing to release: not held" if hold is None else "Released"
-    print_result(output, hold_view(asked, owner.name, uid, None), f"{said}: {asked}.")
-    return ExitCode.DONE
+    try:
+        path.write_bytes(encode(plan) + b"\n")
+    except OSError as error:
+        raise PlanFileError(path=path, done="written", problem=error.strerror or str(error)) from error
 
 
-def _on_thing(asked: Address, owner: Registration, flags: WorkspaceFlags, work: OnThing) -> tuple[str, Hold | None]:
-    """Do something to the hold on a thing of the state folder's domains; return the thing's uid as well."""
-    from lapse.app.domains import own_domain
-    from lapse.cli.context import in_context
-    from lapse.engine.safety.sqlite import SQLiteHolds
+def _read(path: Path) -> Plan:
+    from lapse.engine.plans.plan import read_plan
 
-    async def at(context: Context) -> tuple[str, Hold | None]:
-        clock = context.clock
-        found = await own_domain(owner, context.settings, clock).find(asked)
-        return found.uid, await work(SQLiteHolds(context.embedded.database), found, clock.wall_ns())
-
-    return in_context(flags, at)
+    try:
+        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise PlanFileError(path=path, done="read", problem=error.strerror or str(error)) from error
+    return read_plan(text)
 
 
-_ROWS: Final = 5
-
-
-class NeverError(UsageError):
-    """--at cannot be never. Expected a time, such as 2h or 2030-01-31T12:00:00Z."""
+# --- why --------------------------------------------------------------------------------------------------------------
 
 
 def why(
     address: Thing,
     /,
-    flags: WhyFlags = WhyFlags(),
     *,
+    flags: VerbFlags = VerbFlags(),
     at: Annotated[
         str | None,
         Parameter(
             metavar="WHEN", help="The time to answer for: a duration from now, or a time as 2030-01-31T12:00:00Z."
         ),
     ] = None,
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Tell why a workspace, or a thing of a domain of your own, is kept or lapses.
+    """Tell why a thing is kept or lapses.
 
-    And when that will be, what would keep it, and whether its domain is frozen. For
-    what is gone, it shows the last rows of the journal.
+    The rule that wins and those that lost, what its time is counted from, when
+    that is over, what holds it and what would save it. Of what is gone, the
+    journal tells.
     """
-    from lapse.cli.context import in_context
-    from lapse.domains import REGISTRY
-    from lapse.engine.registry import DomainVerb
-    from lapse.engine.view import to_json
-    from lapse.workspaces.view import explanation_rows
+    from lapse.engine.explanation import explanation_rows
+    from lapse.engine.verbs.contract import WhyRequest
 
-    asked = REGISTRY.parse(address)
-    owner = REGISTRY.demand(DomainVerb.WHY, asked)
-    if owner.build is not None:
-        return _why_own(asked, owner, flags, at=at, output=output)
-
-    async def work(context: Context) -> tuple[Explanation | None, list[Row]]:
-        return await _explain(context, asked, owner.name, at)
-
-    told, rows = in_context(flags, work)
+    told = _ask(flags, lambda verbs: verbs.why(WhyRequest(address=address, at=at)), cluster=cluster)
     if output is Output.JSON:
-        body = {"address": str(asked), "verdict": "gone"} if told is None else to_json(told)
-        print_json({**body, "journal": [_row(row) for row in rows]})
-        return ExitCode.DONE
-    shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explanation_rows(told)
-    print_table(("fact", "value"), [*shown, *map(_told, rows)])
+        print_json(told)
+    else:
+        print_table(("fact", "value"), explanation_rows(told))
     return ExitCode.DONE
 
 
-async def _explain(
-    context: Context, asked: Address, domain: str, at: str | None
-) -> tuple[Explanation | None, list[Row]]:
-    from lapse.engine.safety.clock_guard import freeze_of
-    from lapse.workspaces.errors import UnknownWorkspaceError
-    from lapse.workspaces.view import explain
-
-    store, journal = await context.workspaces(), await context.journal()
-    rows = await journal.entries(address=str(asked), limit=_ROWS)
-    try:
-        found = await store.by_name(asked.name)
-    except UnknownWorkspaceError:
-        if not rows:
-            raise
-        return None, rows
-    # Of another time nobody knows who will be there.
-    signal = (await context.signals([found])).get(found.id) if at is None else None
-    now = context.now if at is None else _moment(at, context.machine.wall_ns())
-    frozen = await freeze_of(await context.freezes(), domain, context.clock)
-    return explain(found, signal, now, lease_seconds=context.settings.proxy_lease.seconds, frozen=frozen), rows
+# --- hold, release, extend, delete ------------------------------------------------------------------------------------
 
 
-def _moment(text: str, now: int) -> Ms:
-    from lapse.workspaces.model import Ms
+def hold(
+    address: Thing,
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")],
+    until: Annotated[
+        str,
+        Parameter(metavar="WHEN", help="A duration from now, or a time as 2030-01-31T12:00:00Z; never has no end."),
+    ] = "never",
+    legal: Annotated[
+        bool,
+        Parameter(help="A legal hold: only another person can release it.", negative=(), show_default=False),
+    ] = False,
+    replace: Annotated[
+        bool, Parameter(help="Also in place of a hold that lasts longer.", negative=(), show_default=False)
+    ] = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Keep a thing from lapsing, until the hold ends or is released.
 
-    return Ms(_moment_ns(text, now) // 1_000_000)
+    What it owns is held with it, and its owners are kept as well. A hold stops
+    Lapse and nobody else.
+    """
+    from lapse.engine.verbs.contract import HoldRequest
 
-
-def _moment_ns(text: str, now: int) -> int:
-    from lapse.core.timestamps import read_moment
-
-    moment = read_moment(text, now)
-    if moment is None:
-        raise NeverError
-    return moment
-
-
-def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | None, output: Output) -> int:
-    """Explain a thing of another distribution's domain, by its own decision."""
-    from lapse.app.domains import NothingThereError, own_domain
-    from lapse.cli.context import in_context
-    from lapse.core.clock import UnixNs
-    from lapse.engine.safety.clock_guard import freeze_of
-    from lapse.engine.safety.sqlite import SQLiteHolds
-    from lapse.engine.view import decision_rows, decision_view, to_json
-
-    async def work(context: Context) -> tuple[DecisionView | None, list[Row]]:
-        rows = await (await context.journal()).entries(address=str(asked), limit=_ROWS)
-        own, now = own_domain(owner, context.settings, context.clock), context.clock.wall_ns()
-        try:
-            found = await own.find(asked)
-        except NothingThereError:
-            if not rows:
-                raise
-            return None, rows
-        moment = UnixNs(now if at is None else _moment_ns(at, now))
-        kept = await SQLiteHolds(context.embedded.database).held(owner.name, [found.uid])
-        frozen = await freeze_of(await context.freezes(), owner.name, context.clock)
-        return decision_view(own.decide(found, moment), kept.get(found.uid, found.hold), moment, frozen), rows
-
-    told, rows = in_context(flags, work)
-    if output is Output.JSON:
-        body = {"verdict": "gone"} if told is None else to_json(told)
-        print_json({"address": str(asked), "domain": owner.name, **body, "journal": [_row(row) for row in rows]})
-        return ExitCode.DONE
-    shown = [("verdict", "gone")] if told is None else decision_rows(told)
-    print_table(("fact", "value"), [("address", str(asked)), *shown, *map(_told, rows)])
+    asked = HoldRequest(address=address, reason=reason, until=until, legal=legal, replace=replace)
+    held = _ask(flags, lambda verbs: verbs.hold(asked), cluster=cluster)
+    end = "" if held.hold is None or held.hold.until is None else f" until {held.hold.until}"
+    release = f"To let it go: lapse release {held.address}"
+    said = f"{release} --legal, by another person" if legal else release
+    print_result(output, held, f"Held: {held.address}{end}. {said}")
     return ExitCode.DONE
 
 
-def _row(row: Row) -> dict[str, Any]:
-    from lapse.core.timestamps import to_timestamp
+def release(
+    address: Thing,
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    legal: Annotated[bool, Parameter(help="A legal hold is meant.", negative=(), show_default=False)] = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """End a hold. What is over lapses at the next look."""
+    from lapse.engine.verbs.contract import ReleaseRequest
 
-    return {
-        "time": to_timestamp(row.time_ns),
-        "verdict": row.verdict,
-        "reason": row.reason,
-        "outcome": row.outcome.value,
-        "rule": row.policy,
-        "actor": row.actor,
-        "details": row.details,
-    }
-
-
-def _told(row: Row) -> tuple[str, str]:
-    from lapse.core.timestamps import to_timestamp
-
-    policy = f", {row.policy}" if row.policy else ""  # a person needs none
-    detail = "".join(f", {_detail(name, value)}" for name, value in (row.details or {}).items() if value is not None)
-    return (
-        "journal",
-        f"{to_timestamp(row.time_ns)} {row.outcome.value} ({row.reason}{policy}{detail}) by {row.actor}",
-    )
+    done = _ask(flags, lambda verbs: verbs.release(ReleaseRequest(address=address, legal=legal)), cluster=cluster)
+    said = "Released" if done.changed else "Nothing to release: not held"
+    print_result(output, done, f"{said}: {done.address}.")
+    return ExitCode.DONE
 
 
-def _detail(name: str, value: object) -> str:
-    """Print a detail of a row; what is counted in nanoseconds since 1970 is a time for people."""
-    from lapse.core.timestamps import to_timestamp
+def extend(
+    address: Thing,
+    time: Annotated[str, Parameter(name="TIME", help="More time, such as 2h, or the new deadline as a time.")],
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Give a thing a later deadline, never an earlier one.
 
-    if name.endswith("_ns") and isinstance(value, int):
-        return f"{name.removesuffix('_ns')} {to_timestamp(value)}"
-    return f"{name} {value}"
+    A duration is added to the deadline that it has, or to now if that is over.
+    """
+    from lapse.engine.verbs.contract import ExtendRequest
+
+    done = _ask(flags, lambda verbs: verbs.extend(ExtendRequest(address=address, time=time)), cluster=cluster)
+    print_result(output, done, f"Extended: {done.address} until {done.extended_until}.")
+    return ExitCode.DONE
 
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+def delete(
+    address: Thing,
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    yes: Yes = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a thing now.
 
-    from lapse.cli.context import Context
-    from lapse.engine.safety.freeze import GateStore
-    from lapse.settings import Settings
+    Refused while it, or something that goes with it, is held. On a terminal it
+    asks before.
+    """
+    from lapse.cli.input import confirm
+    from lapse.engine.verbs.contract import DeleteRequest
 
-    T = TypeVar("T")
-    Work = Callable[[GateStore, int], Awaitable[T]]
+    confirm(f"Delete {address}", yes=yes)
+    done: SteeredView = _ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)
+    more = f" {done.says}" if done.says else ""
+    print_result(output, done, f"Deleted: {done.address}.{more}")
+    return ExitCode.DONE
+
+
+def undo(
+    thing: Annotated[str, Parameter(name="ADDRESS|PLAN", help="What lapsed, or the id of a plan that ended it.")],
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    uid: Annotated[
+        str | None, Parameter(help="Of several of one address, the one with this uid; otherwise the latest.")
+    ] = None,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Bring back what lapsed, as long as it is in the trash.
+
+    Objects come back, effects do not. With the id of a plan, everything that
+    the plan has ended comes back, as far as it can.
+    """
+    from lapse.engine.verbs.contract import UndoRequest
+
+    asked = UndoRequest(address=thing, uid=uid) if "/" in thing else UndoRequest(plan=thing)
+    done = _ask(flags, lambda verbs: verbs.undo(asked), cluster=cluster)
+    if output is Output.JSON:
+        print_json(done)
+    else:
+        for one in done.items:
+            message(f"Brought back: {one.address}{f': {one.says}' if one.says else ''}.")
+        for address, problem in done.problems.items():
+            message(f"Not brought back: {address}: {problem}", style="red")
+    if not done.problems:
+        return ExitCode.DONE
+    return ExitCode.PARTLY if done.items else ExitCode.FAILED
+
+
+# --- freeze and resume ------------------------------------------------------------------------------------------------
 
 Domain = Annotated[str, Parameter(help=f"{', '.join(REGISTRY.freezable())}, or all.")]
 
@@ -345,8 +356,8 @@ Domain = Annotated[str, Parameter(help=f"{', '.join(REGISTRY.freezable())}, or a
 def freeze(
     domain: Domain,
     /,
-    flags: FreezeFlags = FreezeFlags(),
     *,
+    flags: FreezeFlags = FreezeFlags(),
     reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")] = "",
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -356,30 +367,22 @@ def freeze(
     What is being ended at this moment is not stopped; a running process sees the freeze within seconds.
     A second freeze takes the place of the first, and keeps its reason where none is given.
     """
-    from lapse.core.clock import UnixNs
-    from lapse.core.timestamps import to_timestamp
-    from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
+    from lapse.engine.verbs.contract import FreezeRequest
 
-    _demand(domain, flags, cluster=cluster)
-    by = who()
-
-    async def work(store: GateStore, now: int) -> Freeze:
-        wanted = Freeze(UnixNs(now), reason or await _reason_before(store, domain, now), by)
-        await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
-        return wanted
-
-    done, place = _at_gate(flags, work, cluster=cluster)
-    result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": done.reason, "by": by}
-    said = f"Frozen: {_named(domain)} in {place}. To resume{_resume(domain, flags, cluster=cluster)}"
-    print_result(output, {**result, "place": place}, said)
+    done = _ask(flags, lambda verbs: verbs.freeze(FreezeRequest(domain=domain, reason=reason)), cluster=cluster)
+    said = f"Frozen: {_named(domain)} in {done.place}. To resume{_resume(domain, flags, cluster=cluster)}"
+    print_result(output, done, said)
     return ExitCode.DONE
 
 
 def resume(
-    domain: Domain,
+    domain: Annotated[str | None, Parameter(help=f"{', '.join(REGISTRY.freezable())}, or all.")] = None,
     /,
-    flags: FreezeFlags = FreezeFlags(),
     *,
+    flags: FreezeFlags = FreezeFlags(),
+    policy: Annotated[
+        str | None, Parameter(metavar="NAME", help="Let a policy go on that waits to be looked at.")
+    ] = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -387,68 +390,17 @@ def resume(
 
     all resumes everything that is frozen, and removes entries that cannot be read.
     """
-    from lapse.engine.safety.freeze import ALL, resume_row
-
-    _demand(domain, flags, cluster=cluster)
-    by = who()
-
-    async def work(store: GateStore, now: int) -> tuple[list[str], bool]:
-        done = await store.resume(domain, resume_row(domain, by=by, now=now))
-        return done, ALL in (await store.load(now)).frozen
-
-    (resumed, all_frozen), place = _at_gate(flags, work, cluster=cluster)
-    said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
-    if all_frozen:
-        said += f" Still frozen, because everything is frozen; to resume{_resume(ALL, flags, cluster=cluster)}"
-    print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
-    return ExitCode.DONE
-
-
-async def _reason_before(store: GateStore, domain: str, now: int) -> str:
-    """Return why it is frozen already; empty where it is not, or where that cannot be read."""
-    from lapse.engine.safety.freeze import GateUnreadableError
-
-    try:
-        before = (await store.load(now)).frozen.get(domain)
-    except GateUnreadableError:
-        return ""
-    return "" if before is None else before.reason
-
-
-# --- where ------------------------------------------------------------------------------------------------------------
-
-
-def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
-    from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
     from lapse.engine.safety.freeze import ALL
+    from lapse.engine.verbs.contract import ResumeRequest
 
-    on_cluster = cluster or flags.names_cluster
-    known = (*REGISTRY.freezable(cluster=on_cluster), ALL)
-    if domain in known:
-        return
-    for one in REGISTRY.built_in:
-        if one.name == domain and not one.supports(DomainVerb.FREEZE):
-            raise UnsupportedVerbError(problem=one.unsupported[DomainVerb.FREEZE])
-    raise no_such_domain(domain, known)
-
-
-def _at_gate(flags: FreezeFlags, work: Work[T], *, cluster: bool) -> tuple[T, str]:
-    """Do some work where what is frozen is written; return also where that is."""
-    from lapse.app.cluster import LeaseNamespaceError, gate_key
-    from lapse.cli.context import in_context
-    from lapse.kube.errors import NotFoundError
-
-    async def at_gate(context: Context) -> tuple[T, str]:
-        try:
-            store = await context.freezes()  # first, because the clock goes on from what stands there
-            return await work(store, context.clock.wall_ns()), context.where_frozen
-        except NotFoundError as error:
-            raise LeaseNamespaceError(namespace=gate_key(context.settings).namespace) from error
-
-    def rights(settings: Settings) -> str:
-        return f"get, create and patch on configmaps in {settings.lease_namespace}"
-
-    return in_context(flags, at_gate, cluster=cluster, rights=rights)
+    asked = ResumeRequest(domain=domain, policy=policy)
+    done = _ask(flags, lambda verbs: verbs.resume(asked), cluster=cluster)
+    place = done.place
+    said = f"Resumed: {', '.join(done.resumed)} in {place}." if done.resumed else f"Nothing to resume in {place}."
+    if done.frozen is not None:
+        said += f" Still frozen, because everything is frozen; to resume{_resume(ALL, flags, cluster=cluster)}"
+    print_result(output, done, said)
+    return ExitCode.DONE
 
 
 def _resume(domain: str, flags: FreezeFlags, *, cluster: bool) -> str:
@@ -469,3 +421,13 @@ def _resume(domain: str, flags: FreezeFlags, *, cluster: bool) -> str:
 
 def _named(domain: str) -> str:
     return "everything" if domain == "all" else domain
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def _ask(flags: Any, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) -> T:  # noqa: ANN401 - any flags
+    """Ask the service of the place that the flags name."""
+    from lapse.cli.context import ask
+
+    return ask(flags, asked, cluster=cluster)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.cli.context import Context
+    from lapse.engine.journal.port import AuditReason, Journal
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
@@ -137,6 +138,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     """
     from lapse.app.workspaces import node_of, user_name
     from lapse.cli.context import in_context
+    from lapse.engine.journal.port import AuditReason
     from lapse.workspaces import verbs
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.view import address_of
@@ -159,7 +161,9 @@ def create(  # noqa: PLR0913 - one per option, all of them named
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
             probe=probe,
         )
-        made = await verbs.create(await context.workspaces(), new, now=context.now)
+        store, journal = await context.workspaces(), await context.journal()
+        made = await verbs.create(store, new, now=context.now)
+        await _tell(journal, AuditReason.WORKSPACE_CREATED, made, context.now)
         return await _waited(context, made, waiting), context.now
 
     made, now = in_context(flags, work)
@@ -168,6 +172,16 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     then = "It starts when it is opened." if no_start else "lapse up starts it."
     print_result(output, _view(made, now), f"Created: {address_of(made)}. {then}")
     return ExitCode.DONE
+
+
+async def _tell(journal: Journal, reason: AuditReason, workspace: Workspace, now: Ms) -> None:
+    """Write into the journal who has done this with a workspace."""
+    from lapse.cli.context import who
+    from lapse.engine.journal.audit import tell
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.verbs import told
+
+    await tell(journal, told(reason, workspace, actor=who(), now=now), domain=DOMAIN)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -508,7 +522,8 @@ def delete(
     """Delete a workspace with its data and its archive.
 
     On a terminal you are asked first. Its name is free at once; lapse up stops
-    it and removes its data. A workspace that is held is not deleted.
+    it and puts its data into the trash, for trash_ttl. A workspace that is
+    held is not deleted.
     """
     from lapse.cli.context import change_workspace, who
     from lapse.cli.waiting import until_removed
@@ -521,15 +536,26 @@ def delete(
         if not yes:
             _demand_yes(found)
         store, journal = await context.workspaces(), await context.journal()
-        deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine)
+        ttl = context.settings.trash_ttl
+        deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine, trash_ttl=ttl)
         if waiting.wait:
             await until_removed(context, deleted, waiting.timeout)
         return deleted
 
     gone, now = change_workspace(flags, name, how)
-    then = "Its data is removed." if waiting.wait else "lapse up removes its data."
-    print_result(output, _view(gone, now), f"Deleted: {address_of(gone)}. {then}")
+    print_result(output, _view(gone, now), f"Deleted: {address_of(gone)}. {_consequence(gone, waited=waiting.wait)}")
     return ExitCode.DONE
+
+
+def _consequence(deleted: Workspace, *, waited: bool) -> str:
+    """Say what becomes of the data of a workspace that was deleted."""
+    if deleted.trash_until is None:
+        return "Its data is removed." if waited else "lapse up removes its data."
+    from lapse.core.timestamps import to_timestamp
+
+    until = to_timestamp(deleted.trash_until * _MS)
+    archived = "Its data is in the trash" if waited else "lapse up puts its data into the trash"
+    return f"{archived}, where it stays until {until}."
 
 
 def _demand_yes(found: Workspace) -> None:
@@ -560,10 +586,15 @@ def open_workspace(
     not run.
     """
     from lapse.cli.context import in_context, workspace_name
+    from lapse.engine.journal.port import AuditReason
     from lapse.workspaces.tickets import TICKET_SECONDS
 
     async def work(context: Context) -> str:
-        return await _ticketed(context, await (await context.workspaces()).by_name(workspace_name(name)))
+        found = await (await context.workspaces()).by_name(workspace_name(name))
+        journal = await context.journal()
+        url = await _ticketed(context, found)
+        await _tell(journal, AuditReason.WORKSPACE_OPENED, found, context.now)
+        return url
 
     url = in_context(flags, work)
     print_link(output, url, seconds=TICKET_SECONDS, within="a minute", browser=browser)

@@ -7,7 +7,7 @@ are written at any log level: a journal that a setting for something else turns 
 A row that cannot be written raises where the log is written as JSON, so an intent that is lost prevents its act.
 
 Not guaranteed, and not possible here: that a row is durable before the act, because the log is not ours; that anything
-can be read back (`LogJournal.entries` is always empty); that the same change is not written again after a restart or by
+can be read back (`LogJournal.entries` refuses); that the same change is not written again after a restart or by
 the next leader, because what was last said about an object is kept in memory, for a bounded number of them.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from msgspec.structs import asdict
 from structlog.contextvars import get_contextvars
@@ -25,7 +25,7 @@ from lapse.engine.journal.port import Entry, Outcome, noted_verdict
 from lapse.engine.running.logs import JSONHandler
 
 if TYPE_CHECKING:
-    from lapse.engine.journal.port import HasDatabase, Journal, NotedVerdict, Row, RowPosition, Writer
+    from lapse.engine.journal.port import HasDatabase, Journal, NotedVerdict, Row, RowFilters, RowPosition, Writer
 
 LOGGER: Final = "lapse.journal"
 _REMEMBERED: Final = 100_000
@@ -36,6 +36,14 @@ _logger: Final = logging.getLogger(LOGGER)
 
 class LogHasNoTransactionsError(LapseError):
     """A journal in the log cannot be written in a transaction."""
+
+
+class JournalInLogError(LapseError):
+    """The journal of this place is its log, which Lapse writes and cannot read.
+
+    Look for the event journal where the log is collected; or set database_url, and the journal is kept in that
+    database.
+    """
 
 
 class LogJournal:
@@ -66,19 +74,21 @@ class LogJournal:
     async def entries(
         self,
         *,
-        since_ns: int | None = None,
-        domain: str | None = None,
-        address: str | None = None,
-        uid: str | None = None,
         limit: int = 100,
         before: RowPosition | None = None,
+        after: RowPosition | None = None,
+        **asked: Unpack[RowFilters],
     ) -> list[Row]:
-        """Return nothing, always: the rows are in the log, where this process cannot read them."""
-        return []
+        """Refuse: the rows are in the log, where this process cannot read them. Raises `JournalInLogError`."""
+        raise JournalInLogError
+
+    async def end(self) -> RowPosition:
+        """Refuse, as `entries` does."""
+        raise JournalInLogError
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
-        """Return nothing, always; in the log they are the intents whose ``attempt`` comes only once."""
-        return []
+        """Refuse, as `entries` does; in the log they are the intents whose ``attempt`` comes only once."""
+        raise JournalInLogError
 
     def writer(self, *entries: Entry) -> Writer:
         """Refuse: see `shares`."""

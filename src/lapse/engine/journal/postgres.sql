@@ -24,11 +24,40 @@ ORDER BY place
 -- name: entries
 -- The conditions are put in between: one statement with "or not asked for" behind every condition would use no index.
 SELECT
-    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id
+    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id,
+    written_by::text::int8
 FROM journal
 
 -- name: newest_first
 ORDER BY time_ns DESC, id DESC LIMIT %(limit)s
+
+-- name: behind
+-- Only rows of transactions that are older than all that still run: those come later, and their ids may be smaller.
+-- A place with a number that this server has not given yet is one of another server, before all rows of this one.
+written_by < pg_snapshot_xmin(pg_current_snapshot()) AND (written_by, id) > (
+    CASE WHEN %(after_transaction)s::text::xid8 <= pg_snapshot_xmax(pg_current_snapshot())
+    THEN %(after_transaction)s::text::xid8 ELSE '0' END,
+    %(after_id)s
+)
+
+-- name: as_committed
+-- With the table's name: the column of the answer is called the same, and is in no index.
+ORDER BY journal.written_by, id LIMIT %(limit)s
+
+-- name: oldest_transaction
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8
+
+-- name: adopt
+-- Numbers that this server has not given yet are those of another one, whose tables were restored here.
+UPDATE journal SET written_by = '0' WHERE written_by >= pg_snapshot_xmax(pg_current_snapshot())
+
+-- name: oldest
+-- By the index of times, from a place in it on.
+SELECT time_ns, id, details FROM journal
+WHERE time_ns < %(until_ns)s AND (time_ns, id) > (%(time_ns)s, %(id)s) ORDER BY time_ns, id LIMIT %(limit)s
+
+-- name: remove
+WITH removed AS (DELETE FROM journal WHERE id = ANY(%(ids)s) RETURNING id) SELECT count(*) FROM removed
 
 -- name: of_stores
 store = ANY(%(stores)s)
@@ -89,6 +118,9 @@ ON CONFLICT (store, name) DO UPDATE SET
 
 -- name: note
 SELECT text FROM safety_notes WHERE store = %(store)s AND name = %(name)s
+
+-- name: notes
+SELECT name, text FROM safety_notes WHERE store = %(store)s AND starts_with(name, %(prefix)s)
 
 -- name: lock_note
 -- Made where it is not there, so that of two transactions one waits for the other.

@@ -1,20 +1,26 @@
 """The journal in SQLite: rows of one machine, in the database of the objects that they are about.
 
 A call writes its rows in one transaction; as part of a change of the same database (`writer`) they are in that one.
+
+SQLite lets one transaction write at a time and never gives an id twice, so the order of ids is that of the commits:
+whoever reads rows after an id has read all that there are up to the last one.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.db.sqlite.database import Database, write_rows
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import DatabaseJournal, entry_values, row_of
+from lapse.engine.journal.port import DatabaseJournal, OldRow, RowPosition, entry_values, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lapse.engine.journal.port import Entry, Row, RowPosition, Writer
+    import apsw
+
+    from lapse.engine.journal.port import Entry, Row, Writer
 
 _SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
@@ -23,10 +29,17 @@ INTENT_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_3"],)
 """The same, where intents are counted. Files remember how many scripts they have, so it comes after all others."""
 _FILTERS: Final[Mapping[str, str]] = {
     "since_ns": "time_ns >= ?",
+    "plan": "json_extract(details, '$.plan') = ?",
+    "until_ns": "time_ns < ?",
     "domain": "domain = ?",
     "address": "address = ?",
     "uid": "uid = ?",
+    "actor": "actor = ?",
+    "outcome": "outcome = ?",
+    "policy": "policy = ?",
 }
+_EARLIEST: Final = -(2**63)
+"""Before every time that a row can have."""
 
 
 class SQLiteJournal(DatabaseJournal[Database]):
@@ -55,14 +68,39 @@ class SQLiteJournal(DatabaseJournal[Database]):
 
         return write
 
-    async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
+    async def end(self) -> RowPosition:
+        """See `Journal`."""
+        ((last,),) = self.database.read(_SQL["last_id"])
+        return RowPosition(0, last)
+
+    async def oldest(self, *, until_ns: int, behind: RowPosition | None, limit: int) -> list[OldRow]:
+        """See `DatabaseJournal`."""
+        place = (behind.time_ns, behind.id) if behind is not None else (_EARLIEST, 0)
+        return [OldRow(*found) for found in self.database.read(_SQL["oldest"], (until_ns, *place, limit))]
+
+    async def remove(self, ids: Sequence[int]) -> int:
+        """See `DatabaseJournal`."""
+
+        def work(cursor: apsw.Cursor) -> int:
+            cursor.execute(_SQL["remove"], (json.dumps(ids),))
+            return cursor.connection.changes()
+
+        return await self.database.write(work)
+
+    async def _matching(
+        self, given: Mapping[str, Any], before: RowPosition | None, after: RowPosition | None, *, limit: int
+    ) -> list[Row]:
         conditions, values = [_FILTERS[name] for name in given], list(given.values())
         if before is not None:
             conditions.append("(time_ns, id) < (?, ?)")
-            values += before
-        return self._rows(conditions, values, limit=limit)
+            values += before.time_ns, before.id
+        if after is None:
+            return self._rows(conditions, values, limit=limit)
+        return self._rows([*conditions, "id > ?"], [*values, after.id], limit=limit, order="as_committed")
 
-    def _rows(self, conditions: Sequence[str], values: Sequence[Any], *, limit: int) -> list[Row]:
+    def _rows(
+        self, conditions: Sequence[str], values: Sequence[Any], *, limit: int, order: str = "newest_first"
+    ) -> list[Row]:
         where = ["WHERE", " AND ".join(conditions)] if conditions else []
-        statement = " ".join([_SQL["entries"], *where, _SQL["newest_first"]])
+        statement = " ".join([_SQL["entries"], *where, _SQL[order]])
         return [row_of(found) for found in self.database.read(statement, [*values, limit])]

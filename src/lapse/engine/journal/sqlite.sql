@@ -60,6 +60,21 @@ FROM journal
 -- name: newest_first
 ORDER BY time_ns DESC, id DESC LIMIT ?
 
+-- name: as_committed
+ORDER BY id LIMIT ?
+
+-- name: last_id
+-- Of all rows that there ever were: the last ones may have been removed.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0)
+
+-- name: oldest
+-- By the index of times, from a place in it on.
+SELECT time_ns, id, details FROM journal WHERE time_ns < ?1 AND (time_ns, id) > (?2, ?3) ORDER BY time_ns, id LIMIT ?4
+
+-- name: remove
+-- The ids are a list in JSON: a statement has room for so many parameters only.
+DELETE FROM journal WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: unfinished
 -- Intents that no later row speaks of.
 attempt IS NOT NULL AND outcome = 'intent' AND NOT EXISTS (

@@ -170,6 +170,8 @@ class Coordinator:
         self._status = {loop.name: LoopStatus(loop.name, loop.domain, loop.interval) for loop in loops}
         self._wakes = {loop.name: asyncio.Event() for loop in loops}
         metrics.expect_loops({loop.name: loop.interval for loop in loops})
+        if self._own is not None:
+            metrics.leading(leads=False)
 
     @property
     def stopping(self) -> bool:

@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from lapse.core.duration import SECOND, Duration
 
 if TYPE_CHECKING:
@@ -93,6 +95,19 @@ class Charge:
     count: int
 
 
+class Reservation(msgspec.Struct, frozen=True):
+    """Acts of a domain that a process has taken, and of which no row of the journal tells yet."""
+
+    domain: str
+    count: int
+    slices: dict[str, int]
+    """By account: the slice that they are counted in."""
+    until: int
+    """After this moment they are not done any more: the process that has taken them is gone."""
+    store: str = ""
+    """Whose things they are about, where several share a database."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """The budget of everything together, and those of single domains."""
@@ -104,6 +119,11 @@ class Budgets:
         """Return the budget of one account."""
         return self.total if account == TOTAL else self.domains.get(account, OFF)
 
+    @property
+    def longest_ns(self) -> int:
+        """How far back any of them counts, with the slice that a window begins in."""
+        return max(budget.window_ns + budget.slice_ns for budget in (self.total, *self.domains.values()))
+
     def accounts(self, domain: str) -> list[tuple[str, Budget]]:
         """Return what an act of ``domain`` is counted on; nothing that has no limit."""
         both = ((domain, self.of(domain)), (TOTAL, self.total))
@@ -111,10 +131,14 @@ class Budgets:
 
     def room(self, ledger: Ledger, domain: str, now: int) -> BudgetRoom:
         """Say how much ``domain`` may still do at ``now``; never less than nothing."""
-        rooms = [
-            BudgetRoom(max(0, _left(budget, ledger.get(name, {}), now)), name) for name, budget in self.accounts(domain)
-        ]
+        rooms = [BudgetRoom(self.left(ledger, name, now), name) for name, _ in self.accounts(domain)]
         return min(rooms, key=lambda room: room.most or 0, default=BudgetRoom(None))
+
+    def left(self, ledger: Ledger, account: str, now: int) -> int:
+        """Say how much of the budget of an account, which has one, is left at ``now``; never less than nothing."""
+        budget = self.of(account)
+        spent = sum(count for end, count in ledger.get(account, {}).items() if budget.counts(end, now))
+        return max(0, (budget.most or 0) - spent)
 
     def block(self, domain: str, wanted: int) -> int:
         """Return how much to take at once: a tenth of the smallest budget, at least ``wanted``.
@@ -132,6 +156,11 @@ class Budgets:
         taken = Charge(slices, min((end for _, end in slices), default=None), count)
         return _changed(self._kept(ledger, now), slices, count), taken
 
+    def reservation(self, domain: str, charge: Charge, count: int) -> Reservation:
+        """Return what others are to know of ``count`` acts of a charge: for a slice longer, as some are under way."""
+        slack = max((budget.slice_ns for _, budget in self.accounts(domain)), default=0)
+        return Reservation(domain, count, dict(charge.slices), (charge.until or 0) + slack)
+
     def give_back(self, ledger: Ledger, charge: Charge, count: int) -> Ledger:
         """Undo ``count`` acts of a charge that will not be done any more."""
         return _changed(ledger, charge.slices, -count)
@@ -142,6 +171,25 @@ class Budgets:
             for name, slices in ledger.items()
             if self.of(name).most is not None
         }
+
+
+def added(ledger: Ledger, further: Ledger) -> Ledger:
+    """Return the sum of two ledgers."""
+    found = {name: dict(slices) for name, slices in ledger.items()}
+    for name, slices in further.items():
+        account = found.setdefault(name, {})
+        for end, count in slices.items():
+            account[end] = account.get(end, 0) + count
+    return found
+
+
+def ledger_of(reservations: Iterable[Reservation], now: int) -> Ledger:
+    """Return what is reserved, without what was left behind by processes that are gone."""
+    found: Ledger = {}
+    for one in reservations:
+        if one.until >= now:
+            found = added(found, {name: {end: one.count} for name, end in one.slices.items()})
+    return found
 
 
 def _left(budget: Budget, slices: Mapping[int, int], now: int) -> int:

@@ -27,6 +27,7 @@ from lapse.core.decision import UnknownReason
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
+from lapse.engine.safety.blast_radius import NoPolicies
 from lapse.engine.safety.freeze import ABOUT_CLOCK, CLOCK, Freeze, FreezeReason, GateUnreadableError
 from lapse.engine.safety.gate import Gate, Grant
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.decision import Reason
+    from lapse.engine.safety.blast_radius import PolicyChecks, PolicyGuard
     from lapse.engine.safety.freeze import GateStore, Notes
     from lapse.engine.safety.gate import SafetyGate
 
@@ -45,6 +47,7 @@ REFRESH_SECONDS: Final = 300.0
 """How often it is written again where that costs next to nothing: after a crash, so much is not known."""
 _RETRY_SECONDS: Final = 5.0
 _NS: Final = 1_000_000_000
+_NO_POLICIES: Final = NoPolicies()
 _log = get_logger("lapse.engine.safety.clock_guard")
 
 
@@ -182,6 +185,11 @@ class ClockGuard:
         self._said = event
 
 
+def machine_mark(clock: BelievedClock) -> str:
+    """Return the note that makes the machine's clock believed as it is: for a person who has looked at it."""
+    return msgspec.json.encode(clock.machine_mark()).decode()
+
+
 def read_mark(text: str | None) -> Mark | None:
     """Read a note; one that cannot be read is none."""
     try:
@@ -201,19 +209,15 @@ class Watched(Protocol):
 class GuardedGate:
     """A `SafetyGate` that looks at the clock before it allows anything; a `Gate`."""
 
-    def __init__(self, gate: SafetyGate, guard: ClockGuard) -> None:
-        """Ask ``guard`` first; several of these may share one."""
-        self._gate, self._guard = gate, guard
+    def __init__(self, gate: SafetyGate, guard: ClockGuard, policies: PolicyGuard | None = None) -> None:
+        """Ask ``guard`` first; several of these may share one. Without ``policies`` every policy acts at once."""
+        self._gate, self._guard, self._policies = gate, guard, policies
+        self.policies: PolicyChecks = _NO_POLICIES if policies is None else policies
         self._freezing = asyncio.Lock()
         self._stopped: set[str] = set()
         """Domains that were frozen while the clock was in doubt."""
         self._written: dict[str, str] = {}
         """Those of them that were frozen here, and why."""
-
-    @property
-    def notes(self) -> Notes:
-        """What outlives the process, beside what is frozen."""
-        return self._guard.notes
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """See `Gate`."""
@@ -230,6 +234,10 @@ class GuardedGate:
         """See `Gate`."""
         self._gate.done(grant, ended=ended)
 
+    async def release(self, domain: str) -> None:
+        """See `Gate`."""
+        await self._gate.release(domain)
+
     async def objection(self, domain: str) -> Reason | None:
         """See `Gate`."""
         doubt = await self._guard.doubt()
@@ -245,11 +253,15 @@ class GuardedGate:
         if dry_ns:
             return dry_ns / _NS
         pause = self._gate.pause(domain)
-        return _RETRY_SECONDS if pause is None and self._guard.clock.in_doubt() else pause
+        if pause is None and self._guard.clock.in_doubt():
+            return _RETRY_SECONDS
+        return self.policies.pause(domain) if pause is None else pause
 
     async def look(self) -> None:
-        """Read what is frozen, for the metrics, and look at the clock."""
+        """Read what is frozen and which policies wait, for the metrics, and look at the clock."""
         await self._gate.look()
+        if self._policies is not None:
+            await self._policies.refresh()
         await self.watch()
 
     async def watch(self) -> None:

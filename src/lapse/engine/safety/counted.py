@@ -1,8 +1,10 @@
 """Freezes and budgets beside a journal: what is common to the stores on SQLite and on PostgreSQL.
 
-What is frozen is a table; what was spent is counted from the journal's rows, so nothing is written for it. What people
-end themselves counts as well. An act that may have happened counts: an intent without an outcome, and a failure, which
-may be an answer that was lost. So neither a restart nor a crash refills a budget.
+What is frozen is a table; what was spent is counted from the journal's rows. What a process has taken and not done yet
+is reserved in a note, which is compared and written in one step, so that two processes never take the same; what one
+that is gone has reserved is forgotten soon after its slice. What people end themselves counts as well. An act that may
+have happened counts: an intent without an outcome, and a failure, which may be an answer that was lost. So neither a
+restart nor a crash refills a budget.
 
 `move_record` moves the rows of one record into another, as when a state folder is given a ``database_url``. No row is
 lost or doubled, also when it is interrupted or two processes do it at once: the other record notes, in the transaction
@@ -15,8 +17,9 @@ beginning of the window again, so that too little is done, not too much.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
 
@@ -24,11 +27,11 @@ from lapse.core.clock import UnixNs
 from lapse.core.identity import uuid
 from lapse.db.statements import load_statements
 from lapse.engine.journal.port import entry_values, row_of
-from lapse.engine.safety.budget import TOTAL, Budget, Ledger
-from lapse.engine.safety.freeze import Freeze, GateState
+from lapse.engine.safety.budget import TOTAL, Budget, Ledger, Reservation, ledger_of
+from lapse.engine.safety.freeze import Freeze, GateConflictError, GateState, GateUnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import apsw
 
@@ -41,6 +44,8 @@ RECORD_NAME: Final = "record"
 """The note with the name that a record has for others."""
 _MOVED: Final = "moved from "
 """Begins the note with what was moved from another record."""
+RESERVED: Final = "reserved"
+"""The note with what processes have taken of budgets."""
 _PAGE: Final = 2_000
 
 
@@ -87,6 +92,36 @@ class MovedRows(NamedTuple):
     freezes: Sequence[GateRow]
 
 
+class _ReservationBook(msgspec.Struct, frozen=True):
+    """What processes have taken of budgets and not done yet."""
+
+    serial: int = 0
+    """One more whenever something was taken: who has read another one must read again."""
+    holders: dict[str, list[Reservation]] = {}
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """Read it; raises `GateUnreadableError` for what cannot be read."""
+        try:
+            return msgspec.json.decode(text, type=cls) if text else cls()
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise GateUnreadableError(place="the record", problem=str(error), run="lapse resume") from error
+
+    def __str__(self) -> str:
+        """Write it."""
+        return msgspec.json.encode(self, order="sorted").decode()
+
+    def others(self, holder: str) -> list[Reservation]:
+        """Return what everybody but ``holder`` has taken."""
+        return [one for name, taken in self.holders.items() if name != holder for one in taken]
+
+    def with_mine(self, holder: str, mine: Sequence[Reservation], *, serial: int, now: int) -> Self:
+        """Return it with nothing of ``holder`` but ``mine``, and without what processes that are gone have left."""
+        taken = {**self.holders, holder: list(mine)}
+        kept = {name: [one for one in these if one.until >= now] for name, these in taken.items()}
+        return type(self)(serial, {name: these for name, these in kept.items() if these})
+
+
 class CountedGateStore(ABC):
     """A `lapse.engine.safety.freeze.GateStore` with `Notes`, without its database."""
 
@@ -96,8 +131,9 @@ class CountedGateStore(ABC):
         """Nothing is read yet. ``domains`` are those that the total budget counts."""
         self.budgets, self._domains = budgets, tuple(domains)
 
-    async def load(self, now: int) -> GateState:
-        """See `GateStore`."""
+    async def load(self, now: int, *, holder: str = "") -> GateState:
+        """See `GateStore`. What is reserved is read first: what is done meanwhile is counted twice, and not missed."""
+        book = _ReservationBook.read(await self._reservations())
         rows = await self._rows()
         frozen = {
             row.name: Freeze(UnixNs(row.since_ns), row.reason, row.by) for row in rows if row.since_ns is not None
@@ -109,11 +145,48 @@ class CountedGateStore(ABC):
             for account, domains in [*counted, (TOTAL, list(self._domains))]
             if self.budgets.of(account).most is not None
         }
-        return GateState(frozen, spent, epoch=repr(sorted(counted_after.items())))
+        reserved = ledger_of(self._seen_from_here(book.others(holder)), now)
+        return GateState(frozen, spent, reserved, epoch=repr(sorted(counted_after.items())), version=str(book.serial))
 
-    async def spend(self, state: GateState, spent: Ledger) -> GateState:
-        """Write nothing: the rows of the acts will tell."""
-        return GateState(state.frozen, spent, state.epoch)
+    async def spend(
+        self, state: GateState, spent: Ledger, *, holder: str, mine: Sequence[Reservation], now: int
+    ) -> GateState:
+        """See `GateStore`: the rows of the acts will tell, and until then the reservation does."""
+        located = self._located(mine)
+
+        def reserve(text: str | None) -> str:
+            book = _ReservationBook.read(text)
+            if str(book.serial) != state.version:
+                raise GateConflictError(place="the record", problem="another process has taken from a budget")
+            return str(book.with_mine(holder, located, serial=book.serial + 1, now=now))
+
+        text = await self._change_reservations(reserve)
+        return replace(state, spent=spent, version=str(_ReservationBook.read(text).serial))
+
+    async def release(self, holder: str, mine: Sequence[Reservation], *, now: int) -> None:
+        """See `GateStore`. Nobody's sum grows by it, so nobody has to count again."""
+        located = self._located(mine)
+
+        def give_back(text: str | None) -> str:
+            book = _ReservationBook.read(text)
+            return str(book.with_mine(holder, located, serial=book.serial, now=now))
+
+        await self._change_reservations(give_back)
+
+    def _located(self, reservations: Iterable[Reservation]) -> list[Reservation]:
+        return [msgspec.structs.replace(one, store=self._store_of_things(one.domain)) for one in reservations]
+
+    def _seen_from_here(self, reservations: Iterable[Reservation]) -> Iterable[Reservation]:
+        """Return those of things that count here; of a folder's own total, others know nothing."""
+        return [
+            one
+            for one in reservations
+            if one.domain in self._domains and one.store == self._store_of_things(one.domain)
+        ]
+
+    def _store_of_things(self, domain: str) -> str:
+        """Return the store that the things of a domain are in."""
+        return ""
 
     async def _slices(self, domains: Sequence[str], budget: Budget, now: int, after: int) -> dict[int, int]:
         slices: dict[int, int] = {}
@@ -128,6 +201,14 @@ class CountedGateStore(ABC):
     # --- to be added by a store ---------------------------------------------------------------------------------------
 
     @abstractmethod
+    async def _reservations(self) -> str | None:
+        """Return what processes have reserved, as it was written."""
+
+    @abstractmethod
+    async def _change_reservations(self, change: Callable[[str | None], str]) -> str:
+        """Replace that by what ``change`` makes of it, in one step; return it. What it raises leaves all as it was."""
+
+    @abstractmethod
     async def _rows(self) -> Sequence[GateRow]:
         """Return all rows."""
 
@@ -140,7 +221,7 @@ class CountedGateStore(ABC):
         """See `GateStore`; the freeze and its row are one transaction."""
 
     @abstractmethod
-    async def resume(self, name: str, row: Entry) -> list[str]:
+    async def resume(self, name: str, row: Entry, *, mark: str | None = None) -> list[str]:
         """See `GateStore`; all of it is one transaction."""
 
     @abstractmethod
@@ -149,6 +230,10 @@ class CountedGateStore(ABC):
 
     @abstractmethod
     async def write_note(self, name: str, text: str) -> None:
+        """See `Notes`."""
+
+    @abstractmethod
+    async def list_notes(self, prefix: str) -> Mapping[str, str]:
         """See `Notes`."""
 
     @abstractmethod
@@ -212,7 +297,7 @@ def rename_record(cursor: apsw.Cursor) -> str:
 
 
 def _is_moved(note: str, asked: Collection[str] | None) -> bool:
-    return note in asked if asked is not None else note != RECORD_NAME and not note.startswith(_MOVED)
+    return note in asked if asked is not None else note not in {RECORD_NAME, RESERVED} and not note.startswith(_MOVED)
 
 
 def _next(source: Database, note: str, mark: MoveMark, gate: Sequence[GateRow]) -> MovedRows | None:

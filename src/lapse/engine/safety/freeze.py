@@ -15,9 +15,10 @@ from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.safety.budget import TOTAL, Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lapse.core.clock import UnixNs
+    from lapse.engine.safety.budget import Reservation
 
 ALL: Final = TOTAL
 """Freezes every domain."""
@@ -40,10 +41,18 @@ class FreezeReason(Reason):
 
     FROZEN = "frozen"
     BUDGET_SPENT = "budget_spent"
+    BUDGET_RESERVED = "budget_reserved"
+    """Another process has taken what is left of the budget, and may yet give it back: nothing is frozen for that."""
     CLOCK_JUMPED = "clock_jumped"
     CLOCK_CONFIRMED = "clock_confirmed"
     """A second source agrees with the clock."""
     BY_PERSON = "by_person"
+    POLICY_WAITS = "policy_waits"
+    """Of one policy: it is new or changed, and would end much at once."""
+    POLICY_APPROVED = "policy_approved"
+    """A person has let it act."""
+    POLICY_RESTORED = "policy_restored"
+    """The policy that was in force before is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,8 @@ class GateState:
     frozen: Mapping[str, Freeze] = field(default_factory=dict)
     """By domain, or `ALL`."""
     spent: Ledger = field(default_factory=dict)
+    reserved: Ledger = field(default_factory=dict)
+    """What other processes have taken and not done yet, as far as that is not in ``spent``."""
     epoch: str = ""
     """Another one when somebody has resumed, so that everything is counted anew."""
     version: str = ""
@@ -80,22 +91,32 @@ class GateStore(Protocol):
         """Whether `spend` writes it. Otherwise it is counted from the journal, whose rows come after the acts."""
         ...
 
-    async def load(self, now: int) -> GateState:
-        """Read everything; raises a `LapseError` when any of it is in doubt."""
+    async def load(self, now: int, *, holder: str = "") -> GateState:
+        """Read everything, as ``holder`` sees it; raises a `LapseError` when any of it is in doubt."""
         ...
 
-    async def spend(self, state: GateState, spent: Ledger) -> GateState:
-        """Replace what was spent, if everything is still as in ``state``; raises `GateConflictError` otherwise."""
+    async def spend(
+        self, state: GateState, spent: Ledger, *, holder: str, mine: Sequence[Reservation], now: int
+    ) -> GateState:
+        """Replace what was spent, if nobody has taken anything since ``state``; raises `GateConflictError` otherwise.
+
+        Where it is counted from the journal, what ``holder`` has taken and not done is written instead (``mine``).
+        """
+        ...
+
+    async def release(self, holder: str, mine: Sequence[Reservation], *, now: int) -> None:
+        """Let others know that ``holder`` has no more than that left of what it has taken."""
         ...
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
         """Freeze a domain or `ALL`; ``row`` goes to the journal, if there is one. Overwrites an earlier freeze."""
         ...
 
-    async def resume(self, name: str, row: Entry) -> list[str]:
+    async def resume(self, name: str, row: Entry, *, mark: str | None = None) -> list[str]:
         """Let a domain go on, or all of them; return what was frozen. Counting begins anew.
 
-        What was believed of the clock is forgotten where its guard had frozen one of them: who resumes that has looked.
+        Where the clock guard had frozen one of them, ``mark`` is believed of the clock from now on, because who resumes
+        that has looked; None: nothing is, until a process looks again.
         """
         ...
 
@@ -109,6 +130,10 @@ class Notes(Protocol):
 
     async def write_note(self, name: str, text: str) -> None:
         """Replace a text; raises a `LapseError` when it may not have been written."""
+        ...
+
+    async def list_notes(self, prefix: str) -> Mapping[str, str]:
+        """Return all texts whose names begin so, by name. Raises a `LapseError` when they cannot be read."""
         ...
 
 

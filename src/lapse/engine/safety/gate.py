@@ -4,15 +4,16 @@ The executor asks before every act (`SafetyGate.allow`). Nearly always the answe
 *blocks* from the ledger, and a block is spent in memory. The freezes are read again when the last reading is
 ``trust_seconds`` old and something is to be ended; with nothing to end nothing is read.
 
-Guarantees. In no window is more done than the budget allows, over any number of restarts and of leaders, as long as
-nobody resumes; resuming begins a new count. **Doubt means keep**: while the store cannot be read, or written where it
-must be, nothing is ended, and it is asked again with back-off.
+Guarantees. In no window is more done than the budget allows, over any number of restarts and of leaders, and by any
+number of processes at once, as long as nobody resumes; resuming begins a new count. A block is reserved in the store
+before it is spent, in one step that compares what others have taken. **Doubt means keep**: while the store cannot be
+read, or written where it must be, nothing is ended, and it is asked again with back-off.
 
-Not guaranteed: that two processes which end things of one domain at the same moment, as a person's prune beside a
-running Lapse, share a budget to the last act where it is counted from the journal: each may spend a block (a tenth of
-it, or a batch) before it sees what the other has done. Nor that a freeze stops what is under way, or what begins within
-``trust_seconds``. An act whose outcome is unknown counts as done, and so does what a crash leaves of a block, where the
-store keeps what was spent; where it is counted from the journal, the rows tell.
+Not guaranteed: that the last block of a budget is shared out: what one process has reserved (a tenth of the budget, or
+a batch) and does not need, another cannot have before its slice is over. Nor that people, whom no budget stops, leave
+room for what was reserved before. Nor that a freeze stops what is under way, or what begins within ``trust_seconds``.
+An act whose outcome is unknown counts as done, and so does what a crash leaves of a block, where the store keeps what
+was spent; where it is counted from the journal, the rows tell.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Reason, UnknownReason
 from lapse.core.errors import LapseError
+from lapse.core.identity import owner_token
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
+from lapse.engine.safety.blast_radius import NoPolicies
+from lapse.engine.safety.budget import TOTAL, added
 from lapse.engine.safety.freeze import (
     ALL,
     Freeze,
@@ -39,11 +44,12 @@ from lapse.engine.safety.freeze import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lapse.core.clock import Clock
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.budget import BudgetRoom, Budgets, Charge, Ledger
+    from lapse.engine.safety.blast_radius import PolicyChecks
+    from lapse.engine.safety.budget import BudgetRoom, Budgets, Charge, Ledger, Reservation
 
 TRUST_SECONDS: Final = 5.0
 """How long a look at what is frozen is good for."""
@@ -58,9 +64,15 @@ _log = get_logger("lapse.engine.safety.gate")
 class Block:
     """Acts that were taken from the ledger: so many are left, and so many under way."""
 
+    domain: str
     charge: Charge
     left: int
     under_way: int = 0
+
+    @property
+    def outstanding(self) -> int:
+        """How many of them may still be done."""
+        return self.left + self.under_way
 
 
 @dataclass(slots=True)
@@ -79,6 +91,11 @@ class Grant:
 class Gate(Protocol):
     """The port through which the executor asks whether it may act."""
 
+    @property
+    def policies(self) -> PolicyChecks:
+        """What says whether a policy may act, before a budget is asked."""
+        ...
+
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """Return the right to do up to ``count`` acts now.
 
@@ -88,6 +105,10 @@ class Gate(Protocol):
 
     def done(self, grant: Grant, *, ended: int) -> None:
         """Take note that the acts are over, and that ``ended`` of them were, or may have been, done."""
+        ...
+
+    async def release(self, domain: str) -> None:
+        """Let other processes know what is done; nothing happens before a block is used up."""
         ...
 
     async def objection(self, domain: str) -> Reason | None:
@@ -102,11 +123,16 @@ class Gate(Protocol):
 class OpenGate:
     """A gate that allows everything."""
 
+    policies: PolicyChecks = NoPolicies()
+
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """See `Gate`."""
         return Grant(count)
 
     def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Gate`."""
+
+    async def release(self, domain: str) -> None:
         """See `Gate`."""
 
     async def objection(self, domain: str) -> Reason | None:
@@ -120,6 +146,8 @@ class OpenGate:
 
 class SafetyGate:
     """See the module. Belongs to one event loop; two processes that work by turns share a store."""
+
+    policies: PolicyChecks = NoPolicies()
 
     def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
@@ -139,6 +167,8 @@ class SafetyGate:
         self._store, self._budgets, self.domains = store, budgets, tuple(domains)
         self._clock, self._metrics, self._actor, self._chance = clock, metrics, actor, chance
         self._trust_ns = round(trust_seconds * _NS)
+        self._holder = owner_token()
+        """What tells this process from others that take from the same budgets."""
         self._lock = asyncio.Lock()
         self._moved = asyncio.Event()
         """Set when an act came to nothing, or none is under way."""
@@ -156,6 +186,10 @@ class SafetyGate:
         self._retry_ns = 0
         self._refusals: dict[str, Reason] = {}
         metrics.expect_frozen(self.domains)
+        for account in (*self.domains, TOTAL):
+            most = budgets.of(account).most
+            if most is not None:
+                metrics.watch_budget(account, most, partial(self._left, account))
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """See `Gate`."""
@@ -182,6 +216,20 @@ class SafetyGate:
             grant.block.left += grant.count - ended
             if ended < grant.count or not self._any_under_way:
                 self._moved.set()
+
+    async def release(self, domain: str) -> None:
+        """See `Gate`. What cannot be written is given back by time."""
+        block = self._blocks.get(domain)
+        if self._store.keeps_spending or block is None or block.outstanding or not block.charge.slices:
+            return
+        async with self._lock:
+            if self._blocks.get(domain) is not block or block.outstanding:
+                return
+            del self._blocks[domain]
+            try:
+                await self._store.release(self._holder, self._reservations(), now=self._clock.wall_ns())
+            except LapseError as error:
+                _log.warning("block_not_released", domain=domain, problem=str(error))
 
     async def objection(self, domain: str) -> Reason | None:
         """See `Gate`."""
@@ -270,21 +318,34 @@ class SafetyGate:
         ledger = state.spent
         for one in given_up:
             ledger = self._budgets.give_back(ledger, one.charge, one.left)
-        room = self._budgets.room(ledger, domain, now)
+        room = self._budgets.room(added(ledger, state.reserved), domain, now)
         if room.most == 0:
-            if await self._learns_more():
+            if await self._learns_more(domain):
                 return await self._decide_once(domain, count)
-            return await self._freeze(state, domain, room)
+            return await self._spent(state, ledger, domain)
         size = self._budgets.block(domain, count)
         size = size if room.most is None else min(size, room.most)
         ledger, charge = self._budgets.charge(ledger, domain, size, now=now)
-        self._state = await self._take(state, ledger, given_up) if charge.slices else state
-        block = self._blocks[domain] = Block(charge, size)
+        block = Block(domain, charge, size)
+        self._state = await self._take(state, ledger, given_up, block) if charge.slices else state
+        self._blocks[domain] = block
         self._counted = self._store.keeps_spending
         return block
 
-    async def _learns_more(self) -> bool:
+    async def _spent(self, state: GateState, ledger: Ledger, domain: str) -> Reason:
+        """Freeze a domain whose budget is spent; what others have reserved only, may come back."""
+        room = self._budgets.room(ledger, domain, self._clock.wall_ns())
+        if room.most == 0:
+            return await self._freeze(state, domain, room)
+        self._good_until_ns = 0
+        return FreezeReason.BUDGET_RESERVED
+
+    async def _learns_more(self, domain: str) -> bool:
         """Before anybody is disturbed: wait for what is under way, which may come to nothing, and count again."""
+        idle = [name for name, block in self._blocks.items() if name != domain and block.left]
+        if idle:  # what other domains have taken, and do not need now
+            self._retired += [self._blocks.pop(name) for name in idle]
+            return True
         if self._any_under_way:
             self._moved.clear()
             await self._moved.wait()
@@ -294,12 +355,13 @@ class SafetyGate:
             return True
         return False
 
-    async def _take(self, state: GateState, ledger: Ledger, given_up: list[Block]) -> GateState:
+    async def _take(self, state: GateState, ledger: Ledger, given_up: list[Block], new: Block) -> GateState:
         rests = [block.left for block in given_up]
         for block in given_up:
             block.left = 0  # nobody may spend what is being given back
+        mine, now = self._reservations(new), self._clock.wall_ns()
         try:
-            taken = await self._store.spend(state, ledger)
+            taken = await self._store.spend(state, ledger, holder=self._holder, mine=mine, now=now)
         except GateConflictError:  # nothing was written; after any other failure it may have been
             for block, rest in zip(given_up, rests, strict=True):
                 block.left += rest
@@ -311,27 +373,53 @@ class SafetyGate:
         if self._state is not None and self._clock.monotonic_ns() < self._good_until_ns:
             return self._state
         asked_ns, known = self._clock.monotonic_ns(), self._state
-        found = await self._store.load(self._clock.wall_ns())
+        # Before it is read: what is done meanwhile may be in the rows or not, and is better counted twice.
+        mine, under_way = self._outstanding(), self._under_way.copy()
+        found = await self._store.load(self._clock.wall_ns(), holder=self._holder)
         if self._store.keeps_spending:
             self._blocks = {name: block for name, block in self._blocks.items() if _is_in(block, found)}
             self._retired = [block for block in self._retired if _is_in(block, found)]
-        elif known is not None and known.epoch == found.epoch and self._any_under_way:
-            found = replace(found, spent=known.spent)  # the journal does not know yet what is under way
-        else:
+        elif known is None or known.epoch == found.epoch:
+            self._counted = not self._any_under_way
+            self._drop_outdated()
+            found = replace(found, spent=added(found.spent, mine))
+        else:  # somebody has resumed, and what was taken before does not count any more
             self._blocks.clear()
             self._retired.clear()
             self._counted = True
-            found = replace(found, spent=self._with_what_is_under_way(found.spent))
+            found = replace(found, spent=self._with(found.spent, under_way))
         for name in [name for name in self._blocks if found.freeze_of(name) is not None]:
             del self._blocks[name]
         self._tell(found)
         self._state, self._good_until_ns = found, asked_ns + self._trust_ns
         return found
 
-    def _with_what_is_under_way(self, ledger: Ledger) -> Ledger:
-        for domain, count in self._under_way.items():
+    def _with(self, ledger: Ledger, under_way: Mapping[str, int]) -> Ledger:
+        for domain, count in under_way.items():
             ledger, _ = self._budgets.charge(ledger, domain, count, now=self._clock.wall_ns())
         return ledger
+
+    def _drop_outdated(self) -> None:
+        """Give up what was taken in slices that are over, and was not done."""
+        now = self._clock.wall_ns()
+        over = [name for name, block in self._blocks.items() if not _lasts(block, now)]
+        self._retired += [self._blocks.pop(name) for name in over]
+        self._retired = [block for block in self._retired if block.under_way or _lasts(block, now)]
+
+    def _outstanding(self) -> Ledger:
+        """Return what this process has taken, and of which the journal knows nothing yet."""
+        found: Ledger = {}
+        for block in (*self._retired, *self._blocks.values()):
+            found = added(found, {name: {end: block.outstanding} for name, end in block.charge.slices})
+        return found
+
+    def _reservations(self, *further: Block) -> list[Reservation]:
+        blocks = (*self._retired, *self._blocks.values(), *further)
+        return [
+            self._budgets.reservation(one.domain, one.charge, one.outstanding)
+            for one in blocks
+            if one.outstanding and one.charge.slices
+        ]
 
     async def _freeze(self, state: GateState, domain: str, room: BudgetRoom) -> Reason:
         budget = self._budgets.of(room.account)
@@ -367,6 +455,13 @@ class SafetyGate:
             again_seconds=round(wait, 1),
             exc_info=error if defect else None,
         )
+
+    def _left(self, account: str) -> int:
+        """Return what is left of a budget by what was read last and was done since."""
+        ledger: Ledger = {} if self._state is None else self._state.spent
+        for block in (*self._blocks.values(), *self._retired):
+            ledger = self._budgets.give_back(ledger, block.charge, block.left)
+        return self._budgets.left(ledger, account, self._clock.wall_ns())
 
     def _tell(self, found: GateState) -> None:
         for domain in self.domains:

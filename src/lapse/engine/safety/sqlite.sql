@@ -31,18 +31,55 @@ CREATE TABLE holds (
     PRIMARY KEY (domain, uid)
 ) STRICT, WITHOUT ROWID;
 
+-- name: schema_extensions
+-- Legal holds, and later deadlines of things of domains that have no place for them.
+ALTER TABLE holds ADD COLUMN is_legal INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE extensions (
+    domain   TEXT    NOT NULL,
+    uid      TEXT    NOT NULL,
+    address  TEXT    NOT NULL,
+    until_ns INTEGER NOT NULL,
+    since_ns INTEGER NOT NULL,
+    by       TEXT    NOT NULL,
+    PRIMARY KEY (domain, uid)
+) STRICT, WITHOUT ROWID;
+
 -- name: hold
-INSERT INTO holds (domain, uid, address, reason, until_ns, since_ns, by) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO holds (domain, uid, address, reason, until_ns, since_ns, by, is_legal) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (domain, uid) DO UPDATE SET
     address = excluded.address, reason = excluded.reason, until_ns = excluded.until_ns,
-    since_ns = excluded.since_ns, by = excluded.by
+    since_ns = excluded.since_ns, by = excluded.by, is_legal = excluded.is_legal
 
 -- name: release
-DELETE FROM holds WHERE domain = ? AND uid = ? RETURNING reason, until_ns
+DELETE FROM holds WHERE domain = ? AND uid = ?
 
 -- name: held
 -- The uids are a list in JSON: a statement has room for so many parameters only.
-SELECT uid, reason, until_ns FROM holds WHERE domain = ? AND uid IN (SELECT value FROM json_each(?))
+SELECT uid, reason, until_ns, by, is_legal FROM holds WHERE domain = ? AND uid IN (SELECT value FROM json_each(?))
+
+-- name: extend
+-- Never to an earlier time: of two at the same moment, the later one counts.
+INSERT INTO extensions (domain, uid, address, until_ns, since_ns, by) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (domain, uid) DO UPDATE SET
+    address = excluded.address, until_ns = max(until_ns, excluded.until_ns), since_ns = excluded.since_ns,
+    by = excluded.by
+RETURNING until_ns
+
+-- name: extended
+SELECT uid, until_ns FROM extensions WHERE domain = ? AND uid IN (SELECT value FROM json_each(?))
+
+-- name: all_holds
+SELECT domain, uid, address, reason, until_ns, since_ns, by, is_legal FROM holds
+
+-- name: all_extensions
+SELECT domain, uid, address, until_ns, since_ns, by FROM extensions
+
+-- name: forget_hold
+-- One that was moved; another one that was placed meanwhile stays, and is moved the next time.
+DELETE FROM holds WHERE domain = ? AND uid = ? AND since_ns = ?
+
+-- name: forget_extension
+DELETE FROM extensions WHERE domain = ? AND uid = ? AND since_ns = ?
 
 -- name: note
 SELECT text FROM safety_notes WHERE name = ?

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from lapse.core.address import Address
 from lapse.core.duration import HOUR, SECOND, Duration, DurationError
 from lapse.kube.crd.definition import AGE, column, definition
 from lapse.kube.crd.rules import (
@@ -43,7 +42,7 @@ from lapse.kube.resources import READY, Conditions, Kind, ObjectMeta, Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.kube.resources import Json, ObjectKey
+    from lapse.kube.resources import Json
 
 EXPERIMENT_NAMESPACE: Final = "lapse.dev/experiment-namespace"
 EXPERIMENT_NAME: Final = "lapse.dev/experiment-name"
@@ -52,6 +51,8 @@ STATUS: Final = "lapse.dev/status"
 """Labels."""
 EXPERIMENT: Final = "lapse.dev/experiment"
 """An annotation: NAMESPACE/NAME, in full."""
+NEVER: Final = "never"
+"""What a policy says of the trash, if what it ends must be gone at once."""
 LONGEST_VALUE: Final = 63
 _VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DIGITS: Final = 10
@@ -223,7 +224,7 @@ class RetentionSpec(Struct, frozen=True):
     """How long objects stay: at most ``max_age``, at most ``max_count`` of a group; absent or 0: no limit.
 
     Only objects for which all of ``only_when`` hold are deleted or counted. Until ``dry_run`` is set to false
-    nothing is deleted.
+    nothing is deleted. With ``trash: never`` what is deleted cannot be brought back: for limits that are legal ones.
     """
 
     selector: Selector
@@ -234,6 +235,7 @@ class RetentionSpec(Struct, frozen=True):
     age_from: Path | None = None
     only_when: Annotated[tuple[FieldIn, ...], Meta(extra_json_schema={"maxItems": 16})] = ()
     dry_run: bool = True
+    trash: Annotated[str, Meta(extra_json_schema={"enum": [NEVER]})] | None = None
 
 
 class RetentionStatus(Struct, frozen=True):
@@ -268,6 +270,7 @@ CHAOS_EXPERIMENT_HISTORY: Final = Kind(
     ChaosExperimentHistory,
     status=False,
     short="cehist",
+    word="history",
     validate=validator(ChaosExperimentHistory, RULES["ChaosExperimentHistory"]),
 )
 RETENTION_POLICY: Final = Kind(
@@ -307,13 +310,6 @@ def is_record(about: _Named) -> bool:
 def domain_of(about: _Named) -> str:
     """Return the domain that objects of a kind are ended in."""
     return HISTORY if is_record(about) else RETENTION
-
-
-def address(kind: Kind[Any], key: ObjectKey) -> Address:
-    """Return where an object of any kind is found."""
-    if is_record(kind):
-        return Address(HISTORY, key.namespace, key.name)
-    return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, key.namespace, key.name)
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------

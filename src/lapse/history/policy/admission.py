@@ -27,7 +27,7 @@ from lapse.kube.errors import ObjectError, UnknownKindError
 
 if TYPE_CHECKING:
     from lapse.history.api.kinds import Selector
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.auth.access import Right
     from lapse.kube.auth.admission import AdmissionRequest, Person
     from lapse.kube.resources import Kind
@@ -87,7 +87,7 @@ class PolicyJudge:
 
     domain = RETENTION
 
-    def __init__(self, client: Client, *, impersonation: Right) -> None:
+    def __init__(self, client: KubeClient, *, impersonation: Right) -> None:
         """Ask by ``client``; ``impersonation`` is the right to act as the account for policies."""
         self._reviews, self._impersonation = AccessReviews(client), impersonating(impersonation)
 

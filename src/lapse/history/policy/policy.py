@@ -14,8 +14,9 @@ import msgspec
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.engine.domain import policy_hash
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
-from lapse.history.api.kinds import AGE_OF_RECORDS, is_age_of_records
+from lapse.history.api.kinds import AGE_OF_RECORDS, NEVER, is_age_of_records
 from lapse.history.policy.paths import FieldPath, FieldPathError
 from lapse.history.retention.rules import RetainedObject, RetentionLimits
 from lapse.kube.resources import ObjectMeta, OwnerReference
@@ -67,6 +68,8 @@ class Policy:
     keep_where: OneOf | None
     """Of which the last ones are kept; None: of all."""
     dry_run: bool
+    is_trashed: bool = True
+    """Whether what it ends can be brought back for a while."""
 
     @classmethod
     def read(cls, policy: RetentionPolicy) -> Policy:
@@ -94,7 +97,8 @@ class Policy:
         conditions = [(str(one.path), sorted(one.values)) for one in self.only_when]
         kept = None if self.keep_where is None else (str(self.keep_where.path), sorted(self.keep_where.values))
         ways = (str(self.age_from), *map(str, self.group_by))
-        return policy_hash((scope, ways, conditions, kept))
+        said = (scope, ways, conditions, kept)
+        return policy_hash(said) if self.is_trashed else policy_hash(said, NEVER)
 
     def covers(self, namespace: str | None, *, left_alone: Collection[str]) -> bool:
         """Whether it is about objects of a namespace; None is for objects of the whole cluster."""
@@ -121,6 +125,7 @@ class Policy:
             self.limits.keep_last > 0 and (self.keep_where is None or self.keep_where.holds(document)),
             hold_of(metadata.get("annotations") or {}),
             msgspec.convert(metadata.get("ownerReferences") or (), tuple[OwnerReference, ...], strict=False),
+            extension_of(metadata.get("annotations") or {}),
         )
 
     def _group(self, document: Json) -> Group | None:
@@ -157,6 +162,7 @@ def _parsed(name: str, spec: RetentionSpec, problems: list[str]) -> Policy:
         only_when=tuple(_one_of(f"spec.onlyWhen[{at}]", one, problems) for at, one in enumerate(spec.only_when)),
         keep_where=where,
         dry_run=spec.dry_run,
+        is_trashed=spec.trash != NEVER,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, short_hash
 from lapse.kube.auth.access import Right, rights_on
 from lapse.kube.crd.definition import to_yaml
+from lapse.objects.trash.rules import is_packed, may_be_in_trash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(RETENTION_POLICY, "patch", subresource="status"),
 )
 """The rights of the operator itself, beside `impersonation`."""
-NEEDED_BY_ACCOUNT: Final[tuple[Right, ...]] = (*rights_on(CHAOS_EXPERIMENT_HISTORY, "list", "watch", "delete"),)
+NEEDED_BY_ACCOUNT: Final[tuple[Right, ...]] = (*rights_on(CHAOS_EXPERIMENT_HISTORY, "get", "list", "watch", "delete"),)
 """The rights of the account for policies, before any policy but that of the history."""
 
 
@@ -138,13 +139,23 @@ _LABELS: Final = {"app.kubernetes.io/name": "lapse"}
 def manifests(policy: Policy, resource: Resource, *, namespace: str, account: str = ACCOUNT) -> list[Json]:
     """Return roles and bindings for a policy; ``namespace`` and ``account`` are those of the account for policies."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": list(VERBS)}
+    rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": _verbs(policy, resource.group)}
     places: Iterable[str | None] = policy.namespaces if policy.namespaces and resource.namespaced else (None,)
     owners = [
         {"apiGroups": [group], "resources": list(plurals), "verbs": ["get"]}
         for group, plurals in _OWNERS.get((resource.group, resource.plural), ())
     ]
     return [one for place in places for one in _granted(_name(policy.name), [rule, *owners], subject, place)]
+
+
+def _verbs(policy: Policy, group: str) -> list[str]:
+    """Return what a policy does with objects: for the trash, they are read whole before, or patched instead."""
+    into_trash: tuple[str, ...] = ()
+    if policy.is_trashed and may_be_in_trash(policy.kind):
+        into_trash = ("get", "patch")
+    elif policy.is_trashed and is_packed(group, policy.kind):
+        into_trash = ("get",)
+    return [*into_trash, *VERBS]
 
 
 def to_text(
@@ -162,7 +173,9 @@ def to_text(
 def _remarks(policy: Policy, resource: Resource) -> Iterator[str]:
     named = policy.namespaces and resource.namespaced
     where = f"in {', '.join(policy.namespaces)}" if named else "everywhere: it names no namespaces"
-    yield f"What the retention policy {policy.name} needs: {' and '.join(VERBS)} on {resource.plural}, {where}."
+    *verbs, last = _verbs(policy, resource.group)
+    rights = f"{', '.join(verbs)} and {last}"
+    yield f"What the retention policy {policy.name} needs: {rights} on {resource.plural}, {where}."
     if (resource.group, resource.plural) in _OWNERS:
         yield "A hold on an owner covers what it owns: get reads the usual owners; add other kinds of owners."
     if policy.dry_run:

@@ -102,14 +102,14 @@ _FARTHEST: Final = 2**63 - 1
 class GroupRanking:
     """The newest and the last good ones of each group of a policy; see the module."""
 
-    def __init__(self, limits: RetentionLimits, now: UnixNs, *, dry_run: bool = False) -> None:
-        """Begin without any object; ``dry_run`` is that of the policy."""
-        self._limits, self._now, self._dry_run = limits, now, dry_run
+    def __init__(self, limits: RetentionLimits, now: UnixNs, *, dry_run: bool = False, policy: str = "") -> None:
+        """Begin without any object; ``dry_run`` is that of the policy, and ``policy`` its name."""
+        self._limits, self._now, self._dry_run, self._policy = limits, now, dry_run, policy
         self._groups: dict[Group, _RankedGroup] = {}
 
     def add(self, entry: RetainedObject) -> None:
-        """Let an object have its place among those of its group. Each object is shown once."""
-        if entry.anchor is None or entry.group is None:
+        """Let an object have its place among those of its group; what is held takes none. Each object is shown once."""
+        if entry.anchor is None or entry.group is None or entry.is_held(self._now):
             return
         group = self._groups.get(entry.group)
         if group is None:
@@ -126,13 +126,13 @@ class GroupRanking:
         """Return an object with its rank among those that were shown of its group."""
         limits, most = self._limits, self._limits.max_count
         if entry.anchor is None or entry.group is None:
-            return Standing(entry, limits, dry_run=self._dry_run)
+            return Standing(entry, limits, dry_run=self._dry_run, policy=self._policy)
         group, place = self._groups.get(entry.group, _EMPTY), place_of(entry, entry.anchor)
         over_since = None
         if most is not None and len(group.newest) == most and place < group.newest[0]:
             over_since = group.over_since(entry.anchor, most)
         is_last = entry.is_kept and (len(group.kept) < limits.keep_last or place >= group.kept[0])
-        return Standing(entry, limits, over_since, is_last, self._dry_run)
+        return Standing(entry, limits, over_since, is_last, self._dry_run, self._policy)
 
 
 def judge(entries: Iterable[RetainedObject], limits: RetentionLimits, now: UnixNs) -> list[Judgement]:

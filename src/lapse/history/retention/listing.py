@@ -22,6 +22,7 @@ import msgspec
 from msgspec import structs
 
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
 from lapse.history.policy.paths import as_text
 from lapse.history.policy.policy import SYSTEM_NAMESPACE
@@ -29,6 +30,7 @@ from lapse.history.records import is_about_records, is_labelled, labelled
 from lapse.history.retention.rules import RetainedObject
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectMeta, metadata_only
+from lapse.objects.trash.rules import is_in_trash, may_be_in_trash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -190,10 +192,13 @@ class ObjectReader:
         self._scopes = [_Scope(policy, asked, left_alone) for policy in policies]
         self._fast = [_fast_entry(policy) for policy in policies]
         self._is_about_records = is_about_records(policies)
+        self._kind = next((policy.kind for policy in policies if may_be_in_trash(policy.kind)), None)
         self.is_metadata_enough = all(policy.is_metadata_enough for policy in policies)
 
     def views(self, found: PartialObject | Document) -> Views:
         """Return an object as each policy sees it."""
+        if self._kind is not None and is_in_trash(self._kind, found.metadata):
+            return (None,) * len(self._scopes)
         if isinstance(found, Document):
             return self._of_record(found.body) if self.lacks_labels(found) else self.of_document(found.body)
         metadata, document = found.metadata, None
@@ -274,6 +279,7 @@ def _entry_maker(
         texts: Any = tuple([get(metadata) for get in group])
         found: Group | None = None if None in texts else texts
         hold = hold_of(metadata.annotations) if metadata.annotations else None
+        extended = extension_of(metadata.annotations) if metadata.annotations else None
         anchor = None if since is None else _moment(since)
         return RetainedObject(
             metadata.namespace,
@@ -285,6 +291,7 @@ def _entry_maker(
             kept(metadata),
             hold,
             metadata.owner_references,
+            extended,
         )
 
     return entry

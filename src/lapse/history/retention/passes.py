@@ -27,16 +27,17 @@ the numbers that it reports.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, UnknownReason
-from lapse.engine.domain import Candidate
+from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.blast_radius import SHOWN, PolicyCount
 from lapse.engine.sweep import Sweep
-from lapse.history.api.kinds import HISTORY, RETENTION, address, domain_of
+from lapse.history.api.kinds import HISTORY, RETENTION, domain_of
 from lapse.history.policy.policy import CREATED
 from lapse.history.records import is_about_records, is_labelled
 from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
@@ -46,6 +47,7 @@ from lapse.kube.errors import GoneError
 from lapse.kube.resources import NO_LABELS, ObjectKey, ObjectMeta, PartialObject
 from lapse.objects.port import Summarising
 from lapse.objects.target import ObjectHandle
+from lapse.objects.trash.rules import may_be_in_trash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -80,6 +82,8 @@ async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: Uni
     """Return how many objects each policy is about, if none of them can be due; None when that is not known."""
     direct: Any = listing.direct
     if not isinstance(direct, Summarising) or not all(map(is_decided_by_labels, listing.policies)):
+        return None
+    if may_be_in_trash(listing.kind.kind):  # which no label tells of artifacts
         return None
     reading, labels = listing.reading(), listing.asked_labels()
     counts = [_Count(one, now) for one in limits]
@@ -127,7 +131,7 @@ DOMAINS: Final = (HISTORY, RETENTION)
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
 _PAGES_REMEMBERED: Final = 40
 _TOGETHER: Final = 64
-"""Acts that are handed over at once: each is a call of its own on a cluster."""
+"""Acts that are handed over at once, at least: each is a call of its own on a cluster."""
 _DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 
 
@@ -186,6 +190,41 @@ class Pass:
         Returns a report for each policy that may act. ``labels`` that do not name whole groups have less ended, never
         more. Raises what the store answers when it cannot be listed.
         """
+        domain = await self._domain(labels, proceed)
+        sweep = Sweep(
+            domain,
+            self._executor,
+            journal=self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            width=max(_TOGETHER, self._executor.target.batch),
+            is_pass=True,
+        )
+        swept = await sweep.run(proceed=domain.may_proceed)
+        reports = domain.reports()
+        self._count(domain.name, reports.values(), already=swept.looked)
+        return reports
+
+    async def count(self, *, proceed: Callable[[], bool] = lambda: True) -> dict[str, PolicyCount]:
+        """Count what each policy that may act governs, and what of it is due; nothing is ended, and nothing journalled.
+
+        Raises what the store answers, and `SignalUnavailableError` when not everything was looked at.
+        """
+        domain, samples = await self._domain(NO_LABELS, proceed), defaultdict[str, list[str]](list)
+        async with aclosing(domain.due(domain.moment, size=self._page)) as pages:
+            async for page in pages:
+                for one in page:
+                    for name in one.state.names:
+                        if len(samples[name]) < SHOWN:
+                            samples[name].append(str(one.address))
+        if not domain.is_complete:
+            raise SignalUnavailableError(problem="not everything that the policies are about could be counted")
+        return {
+            name: PolicyCount(report.matched, report.due.total(), samples[name])
+            for name, report in domain.reports().items()
+        }
+
+    async def _domain(self, labels: Mapping[str, str], proceed: Callable[[], bool]) -> PassDomain:
         first = self.policies[0]
         listing = Listing(
             policies=self.policies,
@@ -197,20 +236,7 @@ class Pass:
             page=self._page,
         )
         policies = PolicySet(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
-        domain = PassDomain(listing, policies, proceed=proceed, on_item=self._on_item)
-        sweep = Sweep(
-            domain,
-            self._executor,
-            journal=self._journal,
-            clock=self._clock,
-            metrics=self._metrics,
-            width=_TOGETHER,
-            is_pass=True,
-        )
-        swept = await sweep.run(proceed=domain.may_proceed)
-        reports = policies.reports(is_complete=domain.is_complete)
-        self._count(domain.name, reports.values(), already=swept.looked)
-        return reports
+        return PassDomain(listing, policies, proceed=proceed, on_item=self._on_item)
 
     def _count(self, domain: str, reports: Collection[PassReport], *, already: int) -> None:
         """Count the decisions of each policy; the sweep has counted one for everything that it was handed."""
@@ -244,6 +270,15 @@ class PassDomain:
         self._listing, self._policies, self._proceed, self._on_item = listing, policies, proceed, on_item
         self._remembered = _PAGES_REMEMBERED * listing.page
         self._has_ended = False
+
+    @property
+    def moment(self) -> UnixNs:
+        """When the pass began."""
+        return self._policies.now
+
+    def reports(self) -> dict[str, PassReport]:
+        """Return what each policy that may act has seen so far."""
+        return self._policies.reports(is_complete=self.is_complete)
 
     def may_proceed(self) -> bool:
         """Whether to go on; once the answer was no, it stays no."""
@@ -295,6 +330,18 @@ class PassDomain:
         """See `Domain`."""
         return candidate.state.wanted_by[0].digest
 
+    def policy_name(self, candidate: Candidate[DueObject]) -> str:
+        """See `Domain`."""
+        return candidate.state.names[0]
+
+    def policies(self) -> dict[str, str]:
+        """See `Domain`."""
+        return {member.policy.name: member.digest for member in self._policies.members}
+
+    def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[DueObject]], None]:
+        """See `Domain`: a pass that ends nothing counts, because groups must be ranked for it."""
+        raise NotImplementedError
+
     def details(self, candidate: Candidate[DueObject]) -> dict[str, Any] | None:
         """Name the policies."""
         names = candidate.state.names
@@ -316,12 +363,13 @@ class PassDomain:
             key = ObjectKey(entry.namespace, entry.name)
             found.append(
                 Candidate(
-                    address=address(kind, key),
+                    address=kind.address(key),
                     uid=entry.uid,
                     version=entry.version,
                     state=one,
-                    handle=ObjectHandle(kind, key, entry.owners),
+                    handle=ObjectHandle(kind, key, entry.owners, no_trash=one.no_trash),
                     hold=entry.hold,
+                    extended=entry.extended,
                     dry_run=one.dry_run,
                 )
             )

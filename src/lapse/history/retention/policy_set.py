@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     Views = tuple[RetainedObject | None, ...]
     """One object as each policy sees it; None for a policy that is not about it."""
+
+
+NO_TRASH: Final = "a policy that wants it gone says trash: never"
 
 
 @dataclass(slots=True)
@@ -71,6 +74,11 @@ class DueObject:
         """The policies that want it."""
         return tuple([member.policy.name for member in self.wanted_by])
 
+    @property
+    def no_trash(self) -> str:
+        """Why it does not go to the trash; empty, unless one of the policies that want it says so."""
+        return "" if all(member.policy.is_trashed for member in self.wanted_by) else NO_TRASH
+
     def decide(self) -> Judgement:
         """Decide about it, at the moment at which the pass began."""
         return decide(self.standings, self.moment)
@@ -95,11 +103,11 @@ class Member:
 
     def new_ranking(self, now: UnixNs) -> GroupRanking:
         """Return a ranking without any object."""
-        return GroupRanking(self.limits, now, dry_run=self.policy.dry_run)
+        return GroupRanking(self.limits, now, dry_run=self.policy.dry_run, policy=self.policy.name)
 
     def alone(self, entry: RetainedObject) -> Standing:
         """Return an object that was judged by its own fields."""
-        return Standing(entry, self.limits, dry_run=self.policy.dry_run)
+        return Standing(entry, self.limits, dry_run=self.policy.dry_run, policy=self.policy.name)
 
     def count(self, outcome: Outcome) -> None:
         """Count what came of something that it wanted."""
@@ -196,6 +204,20 @@ class PolicySet:
         return DueObject(
             tuple([one for _, one, _ in judged]), self.now, best.entry, best.verdict, wanted_by, dry_run=is_dry
         )
+
+    def rank_all(self, views: Views) -> None:
+        """Let an object have its places, whether its groups matter or not: for a look at single objects."""
+        for member, entry in self._pairs(views):
+            member.ranking.add(entry)
+
+    def standings(self, views: Views) -> tuple[Standing, ...]:
+        """Return an object as each policy that is about it judges it, among those that were ranked."""
+        return tuple([member.ranking.standing(entry) for member, entry in self._pairs(views)])
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether a judgement depends on other objects than the one that is judged."""
+        return any(one.limits.max_count is not None or one.limits.keep_last > 0 for one in self.members)
 
     def reports(self, *, is_complete: bool) -> dict[str, PassReport]:
         """Return the reports of those that may act, by their names."""

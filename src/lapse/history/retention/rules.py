@@ -4,10 +4,12 @@
 - Count: due when ``max_count`` or more of its group are newer. Of objects with the same anchor (creation times have
   whole seconds) the one with the greater name is the newer one, so that everybody who looks decides the same.
 - An object that violates both is due by age: each is counted once.
-- ``keep_last``: the newest N of a group that match stay, whatever the limits say. So does what is held. Neither changes
-  anything for the others: what is among the newest takes a place there, held or not; what stays for another
-  reason stays in addition. (The alternative, that only what could be deleted is counted, would let a hold of
-  one object decide about another one.)
+- ``keep_last``: the newest N of a group that match stay, whatever the limits say.
+- What is held stays, and takes no place in its group: it is counted neither among the newest nor among the last. So a
+  hold of one object never has another one ended, and those that are not held are judged as if it were not there. That
+  goes for holds on the object itself, which are read with it; what another object holds is found where it would be
+  ended, and counts as any other.
+- What is extended stays until then, and counts as any other.
 
 Doubt means keep. What has no readable anchor is `Unknown`; it takes no place among the newest, because then it would
 push out one that can be judged. What has no readable group is in no group: no count ends it, and where ``keep_last`` is
@@ -26,7 +28,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.decision import (
+    Decision,
+    Due,
+    DueReason,
+    Keep,
+    KeepReason,
+    Reason,
+    Unknown,
+    UnknownReason,
+    Verdict,
+    with_extension,
+)
 from lapse.engine.safety.holds import Hold
 from lapse.kube.resources import OwnerReference
 
@@ -36,6 +49,7 @@ if TYPE_CHECKING:
 Group = tuple[str, ...]
 DELETE: Final = "delete"
 _LATEST: Final = 2**63
+_BY_A_PERSON: Final = frozenset({KeepReason.HELD, KeepReason.EXTENDED})
 
 
 class LimitReason(Reason):
@@ -102,8 +116,14 @@ class RetainedObject(msgspec.Struct, frozen=True, gc=False):
     hold: Hold | None = None
     owners: tuple[OwnerReference, ...] | None = None
     """None when they were not read."""
+    extended: UnixNs | None = None
+    """Until when a person has extended it."""
     is_unlabelled: bool = False
     """Whether it is a record that another operator wrote, without our labels: it was read whole."""
+
+    def is_held(self, now: UnixNs) -> bool:
+        """Whether a hold on the object itself, or a note on it, keeps it at ``now``."""
+        return self.hold is not None and self.hold.active(now)
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +145,8 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """Whether it is one of the last that are kept."""
     dry_run: bool = False
     """Whether the policy only tells what it would do."""
+    policy: str = ""
+    """The name of the policy."""
 
     def judge(self, now: UnixNs) -> Judgement:
         """Judge by that and by nothing else."""
@@ -175,14 +197,16 @@ def judgement(
         return Judgement(entry, _not_due(entry.anchor, limits), protection)
     if entry.hold is not None and entry.hold.active(now):
         return Judgement(entry, Keep(KeepReason.HELD, entry.hold.until), protection)
-    return Judgement(entry, Keep(RetainReason.KEEP_LAST) if protected else due, protection)
+    if protected:
+        return Judgement(entry, Keep(RetainReason.KEEP_LAST), protection)
+    return Judgement(entry, with_extension(Decision(due, entry.anchor), entry.extended, now).verdict, protection)
 
 
 def combine(judgements: Sequence[Judgement]) -> Judgement:
     """Return the judgement that wins, of those of several policies on the same object.
 
-    A hold or a ``keep_last`` wins over any deletion, and so does doubt about one; otherwise any limit deletes, age
-    before count. What is merely unknown to one policy does not stop another one.
+    A hold, an extension or a ``keep_last`` wins over any deletion, and so does doubt about one; otherwise any limit
+    deletes, age before count. What is merely unknown to one policy does not stop another one.
     """
     return max(judgements, key=_weight)
 
@@ -208,7 +232,7 @@ def decide(standings: Sequence[Standing], now: UnixNs) -> Judgement:
 def _weight(judgement: Judgement) -> tuple[int, int]:
     """Return how strong a judgement is; among equals, what became or becomes due first is told."""
     verdict = judgement.verdict
-    if isinstance(verdict, Keep) and verdict.reason == KeepReason.HELD:
+    if isinstance(verdict, Keep) and verdict.reason in _BY_A_PERSON:
         return 6, 0
     if judgement.protection is not Protection.NONE:
         # Among those, the one that says that it saved something tells most.

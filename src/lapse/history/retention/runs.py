@@ -1,23 +1,15 @@
-"""Runs of a policy: what came of a pass, worded for its status, for the log and for people; and the first pass.
+"""Runs of a policy: what came of a pass, worded for its status, for the log and for people.
 
 A status is about passes over everything. A pass that could not be made changes the condition and nothing else: what the
 last one found stays true of that one. ``lastRun`` is only set by a pass that looked at everything. Wording is pure;
 `StatusWriter` writes. The log has a warning when something becomes wrong or is wrong in another way, and no more than a
 line at info as long as it stays so. A status that cannot be written is no reason to stop anything.
-
-The first pass is for the history's own policy: a limit that nobody chose ends nothing for a whole interval. It counts
-from when the policy was first seen on a store. That is written down beside what is frozen, so that a restart neither
-ends it nor begins it anew. A policy that has acted, by a pass over everything or by a person's own command, is past it
-for good. Doubt keeps: while it cannot be read or written, the pass is dry.
-
-A policy that a person has stored, or with a TTL that somebody chose, has no first pass: its author set ``dryRun`` to
-false.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,16 +18,13 @@ import msgspec
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import KeepReason, UnknownReason
-from lapse.core.duration import HOUR, SECOND
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.running.metrics import ErrorKind
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionStatus
-from lapse.history.policy.default_policy import POLICY_NAME
-from lapse.history.policy.policies import is_published
 from lapse.history.retention.rules import DoubtReason
 from lapse.kube.errors import (
     ConflictError,
@@ -49,116 +38,15 @@ from lapse.kube.errors import (
 from lapse.kube.resources import READY, Condition, ConditionStatus, ready_condition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lapse.core.clock import Clock
-    from lapse.core.duration import Duration
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.freeze import Notes
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.policy.policies import StoredPolicy
     from lapse.history.policy.policy import RetentionPolicyError
     from lapse.history.retention.passes import PassItem, PassReport
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore
-
-_ACTED: Final = "acted"
-_NOTE: Final = f"first-pass.{POLICY_NAME}"
-
-
-class MemoryNotes:
-    """`Notes` that end with the process: for where nothing outlives it."""
-
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self._texts: dict[str, str] = {}
-
-    async def read_note(self, name: str) -> str | None:
-        """See `Notes`."""
-        return self._texts.get(name)
-
-    async def write_note(self, name: str, text: str) -> None:
-        """See `Notes`."""
-        self._texts[name] = text
-
-
-class FirstPass:
-    """The first pass of one store; see the module."""
-
-    def __init__(self, notes: Notes, *, interval: Duration, clock: Clock, is_needed: bool) -> None:
-        """Read nothing yet; where no pass is made regularly, an hour is the interval.
-
-        ``is_needed`` says whether nobody chose the TTL; otherwise there is no first pass.
-        """
-        self._notes, self._clock, self.is_needed = notes, clock, is_needed
-        self._interval_ns = interval.nanoseconds or HOUR
-        self._has_acted = False
-        self.ends: UnixNs | None = None
-        """When the one that was found to be under way ends."""
-
-    async def is_under_way(self, policies: Sequence[StoredPolicy]) -> bool:
-        """Whether the policy, if it is one of these, has to be dry still; from the first time that this is asked."""
-        return self.is_needed and any([await self._is_dry(one) for one in _unchosen(policies)])
-
-    def was_under_way(self, policies: Sequence[StoredPolicy]) -> bool:
-        """Whether the last pass over everything was dry for that reason: then no completion deletes anything either."""
-        return self.is_needed and any(
-            read.name == POLICY_NAME and not read.dry_run and policy.status is not None and bool(policy.status.dry_run)
-            for policy, read in policies
-        )
-
-    async def is_ahead(self, policies: Sequence[StoredPolicy]) -> bool:
-        """Whether a pass now would be the first real one by a limit that nobody chose."""
-        return self.is_needed and not all([await self._is_over(one) for one in _unchosen(policies)])
-
-    async def acted(self) -> None:
-        """Take note that the policy was more than dry."""
-        if self._has_acted or not self.is_needed:
-            return
-        self._has_acted = True
-        try:
-            await self._notes.write_note(_NOTE, _ACTED)
-        except LapseError as error:  # its status tells as well, where it has one
-            _log.warning(
-                "first_pass_unknown", policy=POLICY_NAME, effect="the next pass may be dry", problem=str(error)
-            )
-
-    async def _is_dry(self, policy: RetentionPolicy) -> bool:
-        now = self._clock.wall_ns()
-        self.ends = None
-        if await self._is_over(policy):
-            return False
-        try:
-            seen = from_timestamp(await self._notes.read_note(_NOTE) or "")
-            if seen is None or seen > now + SECOND:  # a clock that was ahead has written the latter
-                await self._notes.write_note(_NOTE, to_timestamp(now))
-                seen = UnixNs(now)
-        except LapseError as error:
-            _log.warning("first_pass_unknown", policy=POLICY_NAME, effect="the pass is dry", problem=str(error))
-            return True
-        ends = UnixNs(seen + self._interval_ns)
-        self.ends = ends if now < ends else None
-        return now < ends
-
-    async def _is_over(self, policy: RetentionPolicy) -> bool:
-        """Whether the policy was ever more than dry on this store; what cannot be read counts as no."""
-        status = policy.status
-        if self._has_acted or (status is not None and status.last_run is not None and not status.dry_run):
-            return True
-        try:
-            return await self._notes.read_note(_NOTE) == _ACTED
-        except LapseError:
-            return False
-
-
-def _unchosen(policies: Sequence[StoredPolicy]) -> list[RetentionPolicy]:
-    """Return the policy of the settings, unless it is dry anyway; one that a person has stored was chosen."""
-    return [
-        policy
-        for policy, read in policies
-        if read.name == POLICY_NAME and not read.dry_run and (not policy.metadata.uid or is_published(policy.metadata))
-    ]
-
 
 GRANT: Final = (
     "policies act as a service account of their own, and have its rights only; an administrator grants them with"
@@ -179,8 +67,13 @@ class RunReason(StrEnum):
     FORBIDDEN = "Forbidden"
     STORE_UNAVAILABLE = "StoreUnavailable"
     FROZEN = "Frozen"
+    WAITING = "WaitingForApproval"
+    """It is new or changed, and would end much at once."""
     INCOMPLETE = "Incomplete"
     FAILED = "Failed"
+
+
+_STOPPED: Final = frozenset({RunReason.FROZEN, RunReason.WAITING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +183,13 @@ def _in_doubt(report: PassReport, age_from: str) -> str:
     return text
 
 
+def of_waiting(run: PolicyRun) -> PolicyRun:
+    """Return the run of a policy that was dry because it waits for a person."""
+    message = f"{run.message}; that is much at once for a policy that is new or changed, so nothing of it goes until"
+    message += f" lapse resume --policy {run.name} is run"
+    return replace(run, reason=RunReason.WAITING, message=message[:_LONGEST_MESSAGE])
+
+
 def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
     """Return the run of a pass that could not be made; ``advice`` says what to do where a right is missing."""
     match error:
@@ -390,7 +290,7 @@ class StatusWriter:
             found: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
             _log.info("policy_passed", policy=run.name, deleted=run.deleted, **found)
             return
-        if run.reason is not RunReason.FROZEN:  # which has a metric of its own, and is no failure
+        if run.reason not in _STOPPED:  # which have metrics of their own, and are no failures
             self._metrics.failed(run.domain, ErrorKind.POLICY)
         log = _log.info if before == (run.reason, run.message) else _log.warning
         log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)

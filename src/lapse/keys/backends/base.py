@@ -83,6 +83,10 @@ class NetworkBackend(ABC):
         """See `Backend`. Servers do not count per application without reading everything, so nothing is told."""
         return ()
 
+    def expiring(self, until_ns: int) -> None:
+        """See `Backend`. Servers have no order by expiry that could be asked for, so none of them can tell."""
+        return
+
 
 class EmbeddedBackend(ABC):
     """The awaitable half of a `lapse.keys.port.Backend` whose work is done in this process."""

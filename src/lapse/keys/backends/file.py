@@ -46,7 +46,17 @@ from lapse.keys.errors import (
     KeysURLError,
     OutcomeUnknownError,
 )
-from lapse.keys.port import NS_PER_MS, Capabilities, CleanupReport, Item, NewItem, expiry_ms, is_over, seconds_left
+from lapse.keys.port import (
+    NS_PER_MS,
+    Capabilities,
+    CleanupReport,
+    ExpiringCount,
+    Item,
+    NewItem,
+    expiry_ms,
+    is_over,
+    seconds_left,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -195,10 +205,20 @@ class FileBackend(EmbeddedBackend):
         """See `Backend`. Walks the whole primary key: O(records)."""
         totals: dict[tuple[Prefix, int], int] = {}
         for partition, number in self.read(SQL["counts"], ()):
-            prefix, app_id = unpack_from(">II", partition)
-            owner = Prefix(prefix), app_id
+            owner = _owner(partition)
             totals[owner] = totals.get(owner, 0) + number
         return [(prefix, app_id, number) for (prefix, app_id), number in sorted(totals.items())]
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount]:
+        """See `Backend`. Walks that part of the index by expiry, from one snapshot."""
+        moments = self.now_ns() // NS_PER_MS, until_ns // NS_PER_MS
+        found: dict[tuple[Prefix, int], list[tuple[int, int]]] = {}
+        for partition, number, first_ms in self.read(SQL["expiring"], moments):
+            found.setdefault(_owner(partition), []).append((number, first_ms * NS_PER_MS))
+        return [
+            ExpiringCount(*owner, sum(number for number, _ in buckets), min(first_ns for _, first_ns in buckets))
+            for owner, buckets in sorted(found.items())
+        ]
 
     def check(self) -> None:
         """See `Backend`."""
@@ -506,6 +526,11 @@ class FileSpace:
                 )
                 raise OutcomeUnknownError(backend=self._backend.name, problem=problem) from error
         return answers
+
+
+def _owner(partition: bytes) -> tuple[Prefix, int]:
+    prefix, app_id = unpack_from(">II", partition)
+    return Prefix(prefix), app_id
 
 
 def _returning(pages: int) -> Operation[object]:

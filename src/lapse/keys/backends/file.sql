@@ -80,5 +80,10 @@ SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count;
 -- name: counts
 SELECT partition, count(*) FROM records GROUP BY partition;
 
+-- name: expiring
+-- Live records that are over at ?2: one range of the index, which carries the partition.
+SELECT partition, count(*), min(expires_ms) FROM records INDEXED BY records_by_expiry
+WHERE expires_ms > ?1 AND expires_ms <= ?2 GROUP BY partition;
+
 -- name: check
 SELECT count(*) FROM (SELECT 1 FROM records LIMIT 1);

@@ -38,7 +38,17 @@ from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_o
 from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
 from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
-from lapse.keys.port import NS_PER_MS, NS_PER_SECOND, Capabilities, CleanupReport, Item, NewItem, Space, seconds_left
+from lapse.keys.port import (
+    NS_PER_MS,
+    NS_PER_SECOND,
+    Capabilities,
+    CleanupReport,
+    ExpiringCount,
+    Item,
+    NewItem,
+    Space,
+    seconds_left,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,9 +63,13 @@ _Record = tuple[int, str]
 millisecond; the rounding is left to `_is_over`, which needs it only within the last millisecond, because it would
 make an insert a sixth slower."""
 
+_Place = tuple[Prefix, int]
+"""Whose records a partition holds."""
+
 _NO_TICK: Final = sys.maxsize
 _ROOMY_BYTES: Final = 200  # a healthy dict takes less than 50 bytes of table per record, right after it has grown
 _SMALL_BYTES: Final = 65_536
+_LOOKUP_COST: Final = 8  # to look up a record by a key of a slot, beside reading all in the order of the dict
 _WORTH_RETURNING: Final = 100_000
 """So many records removed are some ten megabytes, worth the milliseconds that returning them takes."""
 
@@ -88,9 +102,10 @@ class _Partition:
         "_wheel",
         "group",
         "next_tick",
+        "place",
     )
 
-    def __init__(self, store: MemoryBackend, group: _Buckets | None = None) -> None:
+    def __init__(self, store: MemoryBackend, place: _Place, group: _Buckets | None = None) -> None:
         self._store = store
         self._lock = store.lock
         self._acquire, self._release = store.lock.acquire, store.lock.release
@@ -100,6 +115,7 @@ class _Partition:
         self._order: OrderedKeys | None = None
         self._unsure = False
         """Whether the wheel may lack a key: an interruption came when one was out of it."""
+        self.place = place
         self.group = group  # kept alive with this bucket, so that its other buckets are found again
         self.next_tick = _NO_TICK
         """The tick for which the store has this partition in its agenda."""
@@ -306,6 +322,24 @@ class _Partition:
         record = self._records.get(key)
         return None if record is None else record[0] >> TICK_NS_BITS
 
+    def expiring(self, until_ns: int) -> tuple[int, int]:
+        """Return the number of live records that are over at ``until_ns``, and the earliest of their expiries.
+
+        Holds the lock while it notes which records to look at, or their keys, and looks at them without it.
+        """
+        with self._lock:
+            now_ns, slots = self._now_ns(), self._wheel.until(until_ns >> TICK_NS_BITS)
+            looked_at: Iterable[_Record | None]
+            if self._unsure or sum(map(len, slots)) * _LOOKUP_COST > len(self._records):
+                looked_at = list(self._records.values())
+            else:  # each key once: an interrupted write may have left one in two slots
+                looked_at = map(self._records.get, set[str]().union(*slots))
+        # _is_over() for both moments without a call for each record: an expiry is the next whole millisecond, so it has
+        # come if the moment in the record is not after the last whole one.
+        over, due = now_ns - now_ns % NS_PER_MS, until_ns - until_ns % NS_PER_MS
+        found = [record for record in looked_at if record is not None and over < record[0] <= due]
+        return len(found), _expires_ns(min(found)) if found else until_ns
+
     def return_memory_locked(self) -> None:
         """Rebuild what has shrunk: a dict keeps the table of its largest size until it is copied."""
         count, size = len(self._records), sys.getsizeof(self._records)
@@ -347,8 +381,8 @@ def _forked() -> BackendError:
 class _Buckets:
     """Several partitions that look like one. Implements `Space`."""
 
-    def __init__(self, store: MemoryBackend, number: int) -> None:
-        self._partitions = [_Partition(store, self) for _ in range(number)]
+    def __init__(self, store: MemoryBackend, place: _Place, number: int) -> None:
+        self._partitions = [_Partition(store, place, self) for _ in range(number)]
 
     def _home(self, key: str) -> _Partition:
         return self._partitions[bucket_of(key, len(self._partitions))]
@@ -419,7 +453,7 @@ class MemoryBackend(EmbeddedBackend):
         self._buckets = buckets
         # Weak: an application that has no records and that nobody uses takes no memory. One that has records is kept
         # alive by the agenda, a heap that tells which partition has something to do from which tick on.
-        self._spaces: WeakValueDictionary[tuple[Prefix, int], _Partition | _Buckets] = WeakValueDictionary()
+        self._spaces: WeakValueDictionary[_Place, _Partition | _Buckets] = WeakValueDictionary()
         self._agenda: list[tuple[int, int, _Partition]] = []
         self._order_of_notes = count()
         self._in_hand: _Partition | None = None
@@ -431,10 +465,11 @@ class MemoryBackend(EmbeddedBackend):
         """See `Backend`."""
         with self.lock:
             self._check_usable()
-            space = self._spaces.get((prefix, app_id))
+            place = prefix, app_id
+            space = self._spaces.get(place)
             if space is None:
-                space = _Partition(self) if self._buckets == 1 else _Buckets(self, self._buckets)
-                self._spaces[prefix, app_id] = space
+                space = _Partition(self, place) if self._buckets == 1 else _Buckets(self, place, self._buckets)
+                self._spaces[place] = space
             return space
 
     async_space = space  # nothing here ever waits, so the answers are plain in both colours
@@ -479,6 +514,19 @@ class MemoryBackend(EmbeddedBackend):
             self._check_usable()
             sizes = [(prefix, app_id, len(space)) for (prefix, app_id), space in self._spaces.items()]
         return sorted(size for size in sizes if size[2])
+
+    def expiring(self, until_ns: int) -> Sequence[ExpiringCount]:
+        """See `Backend`. Looks at what is due by then and, at most, at the rest of one slot of each timing wheel."""
+        with self.lock:
+            self._check_usable()
+            agenda = [*self._agenda] if self._in_hand is None else [*self._agenda, (0, 0, self._in_hand)]
+        until_tick = until_ns >> TICK_NS_BITS
+        found: dict[_Place, tuple[int, int]] = {}
+        for partition in {one for tick, _, one in agenda if tick <= until_tick}:
+            number, first_ns = partition.expiring(until_ns)
+            before, earliest_ns = found.get(partition.place, (0, until_ns))
+            found[partition.place] = before + number, min(earliest_ns, first_ns)
+        return [ExpiringCount(*place, *told) for place, told in sorted(found.items()) if told[0]]
 
     def check(self) -> None:
         """See `Backend`."""

@@ -83,6 +83,16 @@ class TimingWheel:
             return self._hand
         return min(map(_first_tick, self._slots)) if self._slots else None
 
+    def until(self, tick: int) -> list[set[str]]:
+        """Return the slots with the keys whose tick may have begun by ``tick``; they are the wheel's own, to be read.
+
+        In them are all for which that is so, and others: of the slot into which ``tick`` falls, of those that are being
+        dealt out, and stale ones. A key may be in two of them.
+        """
+        last = max(tick, self._hand)  # what was added for an earlier tick lies where the hand is
+        slots = (slot for slot_id, slot in self._slots.items() if _first_tick(slot_id) <= last)
+        return [self._dealing, *slots]
+
     def take(self, now_tick: int, limit: int, tick_of: Callable[[str], int | None]) -> list[str]:
         """Remove and return keys whose tick is over; `next_tick` tells whether there are more.
 

@@ -36,6 +36,7 @@ class ContractRule(StrEnum):
     SCAN = "scan gives live keys in byte order, in pages, without state on the server"
     MANY = "get_many gives the live ones; insert_many inserts if absent, item by item"
     CLEANUP = "cleanup removes what is over, physically, and never a record that was renewed or rewritten since"
+    COUNT = "a count of what expires until a moment holds live records, each once, at its present expiry"
     ATOMIC = "each operation is one atomic step: one winner, no update lost"
     LOCK = "a lock has one holder at a time, grows its fencing number and says when it was lost"
     NOTHING_LEFT = "the kit leaves nothing behind"

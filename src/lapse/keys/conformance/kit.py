@@ -14,6 +14,7 @@ from lapse.core.errors import UsageError
 from lapse.keys.conformance.case import Case, CaseKind, CaseOutcome, CaseResult, NotApplicable, TooSlow, Violation
 from lapse.keys.conformance.cases import (
     cleanup,
+    counts,
     expiry,
     isolation,
     locks,
@@ -38,7 +39,7 @@ _NO_NEWS_SECONDS: Final = 60.0
 
 CASES: Final[tuple[Case, ...]] = tuple(
     case
-    for theme in (operations, expiry, texts, scans, isolation, cleanup, locks, races)
+    for theme in (operations, expiry, texts, scans, isolation, cleanup, counts, locks, races)
     for case in theme.REGISTRY.cases
 )
 BY_ID: Final = {case.id: case for case in CASES}

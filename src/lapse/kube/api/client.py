@@ -57,7 +57,7 @@ _SERVER: Final = untyped("v1", "server", "")
 """What is asked when no object is."""
 
 
-class Client:
+class KubeClient:
     """See the module. Belongs to one event loop, from its first use."""
 
     def __init__(

@@ -9,7 +9,7 @@ from lapse.kube.errors import NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, Kind, Struct
 
 if TYPE_CHECKING:
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
 
 KEPT_SECONDS: Final = 600
 """A definition that was removed and made again may have another scope."""
@@ -26,10 +26,18 @@ class _Resources(Struct, frozen=True):
     resources: tuple[_Resource, ...] | None = None
 
 
+class _Version(Struct, frozen=True):
+    group_version: str
+
+
+class _Group(Struct, frozen=True):
+    preferred_version: _Version | None = None
+
+
 class Discovery:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: KubeClient) -> None:
         """Know nothing yet."""
         self._client = client
         self._known: dict[str, tuple[int, dict[str, Kind[Any]]]] = {}
@@ -45,6 +53,19 @@ class Discovery:
             return kinds[kind]
         except KeyError:
             raise UnknownKindError(kind=kind, api_version=api_version) from None
+
+    async def find_preferred(self, name: str) -> Kind[Any]:
+        """Return the kind ``KIND.GROUP``, or ``KIND`` of the core group, in the version that the server prefers."""
+        kind, _, group = name.partition(".")
+        if not group:
+            return await self.find("v1", kind)
+        try:
+            found = await self._client.fetch(f"/apis/{group}", _Group)
+        except NotFoundError:
+            raise UnknownKindError(kind=kind, api_version=group) from None
+        if found.preferred_version is None:
+            raise UnknownKindError(kind=kind, api_version=group)
+        return await self.find(found.preferred_version.group_version, kind)
 
     async def _ask(self, api_version: str) -> dict[str, Kind[Any]]:
         try:

@@ -2,7 +2,7 @@
 
 Every call ends within a time limit. A watch, which may be silent for minutes, ends when it was silent for longer than
 the server would let it run: so a connection that died without a word is noticed. Calls and watches take one path
-(`lapse.kube.api.connections`), with or without a proxy. Calls share a bounded number of connections, first come, first
+(`lapse.http1.client`), with or without a proxy. Calls share a bounded number of connections, first come, first
 served; watches do not count, so that many of them cannot keep calls from getting through.
 
 Nothing is sent twice, with two exceptions that cannot do harm: a call that was refused for its credentials (the server
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from lapse.core.log import get_logger
-from lapse.kube.api.connections import (
+from lapse.http1.client import (
     PORTS,
     ConnectionPool,
     ConnectTimeoutError,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from lapse.core.clock import Clock
+    from lapse.http1.client import Connection, WholeResponse
     from lapse.http1.heads import ResponseHead
-    from lapse.kube.api.connections import Connection, WholeResponse
     from lapse.kube.auth.config import KubeConfig
 
 _NS: Final = 1_000_000_000

@@ -18,7 +18,7 @@ from lapse.kube.resources import untyped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.auth.admission import AccessQuestion, Person
     from lapse.kube.resources import Kind
 
@@ -58,7 +58,7 @@ AT_ONCE: Final = 16
 class AccessReviews:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: KubeClient) -> None:
         """Ask by ``client``, which may create SubjectAccessReviews."""
         self._client = client
         self._discovery = Discovery(client)

@@ -19,7 +19,7 @@ from lapse.kube.resources import ObjectKey, Struct, untyped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.resources import Document, Json
 
 DEFINITION: Final = untyped(
@@ -89,7 +89,7 @@ class Comparison:
 class Definitions:
     """The definitions of one cluster."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: KubeClient) -> None:
         """Work through ``client``, which stays the caller's to close."""
         self._client, self._clock = client, client.clock
 

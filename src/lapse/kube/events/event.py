@@ -19,7 +19,7 @@ from lapse.kube.resources import Kind, ObjectKey, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from lapse.core.clock import UnixNs
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.resources import Json
 
 CONTROLLER: Final = "lapse.dev/operator"
@@ -175,7 +175,7 @@ def clipped(note: str) -> str:
     return raw[: _LONGEST_NOTE - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-async def events_about(client: Client, namespace: str, uid: str) -> tuple[EventObject, ...]:
+async def events_about(client: KubeClient, namespace: str, uid: str) -> tuple[EventObject, ...]:
     """Return the Events of one object, in no order. One call; nothing is watched."""
     page = await client.list(EVENT, namespace=namespace, fields={"regarding.uid": uid}, limit=_MOST)
     return page.items

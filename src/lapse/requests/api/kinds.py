@@ -33,6 +33,8 @@ from lapse.kube.crd.rules import (
 )
 from lapse.kube.crd.validation import validator
 from lapse.kube.resources import READY, Conditions, Kind, ObjectMeta, Struct
+from lapse.objects.packing.checkpoints import CheckpointKinds, CheckpointStatus
+from lapse.objects.packing.chunks import ManifestCheckpointContentChunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,14 +186,10 @@ STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"
 DECKHOUSE: Final = "deckhouse.io/v1alpha1"
 LAPSE: Final = "lapse.dev/v1alpha1"
 
-MAX_CHUNK_CHARACTERS: Final = 1_048_576
-"""The most base64 text that one chunk holds."""
-
 AccessMode = Annotated[
     str, Meta(extra_json_schema={"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]})
 ]
 TTLText = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_TTL_CHARACTERS})]
-Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Quantity = Annotated[
     int | str,
     Meta(extra_json_schema={"pattern": r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"}),
@@ -347,25 +345,6 @@ class CheckpointSpec(Struct, frozen=True):
     manifest_capture_request_ref: ObjectRef | None = None
 
 
-class ChunkInfo(Struct, frozen=True):
-    """What one chunk must hold to be the one that was written."""
-
-    name: Name
-    index: Count
-    objects_count: Count
-    size_bytes: Count
-    checksum: Checksum
-
-
-class CheckpointStatus(Struct, frozen=True):
-    """Which chunks make up the checkpoint."""
-
-    chunks: tuple[ChunkInfo, ...] = ()
-    total_objects: Count | None = None
-    total_size_bytes: Count | None = None
-    conditions: Conditions = ()
-
-
 class ManifestCheckpoint(Struct, frozen=True):
     """The manifests of one capture. Ready like a request, but an artifact: it has no TTL."""
 
@@ -378,23 +357,6 @@ class MetadataOnly(Struct, frozen=True):
     """Any object, of which only the metadata matters."""
 
     metadata: ObjectMeta
-
-
-class ChunkSpec(Struct, frozen=True):
-    """A part of a checkpoint: base64 of gzip of a JSON array; ``checksum`` is the sha256 of the gzip bytes, in hex."""
-
-    checkpoint_name: Name
-    index: Count
-    data: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_CHUNK_CHARACTERS})]
-    objects_count: Count
-    checksum: Checksum
-
-
-class ManifestCheckpointContentChunk(Struct, frozen=True):
-    """Holds a part of a checkpoint. It never changes, so it has no status."""
-
-    metadata: ObjectMeta
-    spec: ChunkSpec
 
 
 # --- keeper -----------------------------------------------------------------------------------------------------------
@@ -517,6 +479,7 @@ VOLUME_CAPTURE_REQUEST: Final = Kind(
     "volumecapturerequests",
     VolumeCaptureRequest,
     short="vcr",
+    word="vcr",
     validate=validator(VolumeCaptureRequest, RULES["VolumeCaptureRequest"]),
 )
 VOLUME_RESTORE_REQUEST: Final = Kind(
@@ -525,6 +488,7 @@ VOLUME_RESTORE_REQUEST: Final = Kind(
     "volumerestorerequests",
     VolumeRestoreRequest,
     short="vrr",
+    word="vrr",
     validate=validator(VolumeRestoreRequest, RULES["VolumeRestoreRequest"]),
 )
 MANIFEST_CAPTURE_REQUEST: Final = Kind(
@@ -533,6 +497,7 @@ MANIFEST_CAPTURE_REQUEST: Final = Kind(
     "manifestcapturerequests",
     ManifestCaptureRequest,
     short="mcr",
+    word="mcr",
     validate=validator(ManifestCaptureRequest, RULES["ManifestCaptureRequest"]),
 )
 MANIFEST_CHECKPOINT: Final = Kind(
@@ -542,6 +507,7 @@ MANIFEST_CHECKPOINT: Final = Kind(
     ManifestCheckpoint,
     namespaced=False,
     short="mcp",
+    word="checkpoint",
     validate=validator(ManifestCheckpoint, RULES["ManifestCheckpoint"]),
 )
 MANIFEST_CHUNK: Final = Kind(
@@ -570,6 +536,7 @@ OBJECT_KEEPER: Final = Kind(
     "objectkeepers",
     ObjectKeeper,
     namespaced=False,
+    word="keeper",
     follows=("spec", "followObjectRef"),
     validate=validator(ObjectKeeper, RULES["ObjectKeeper"]),
 )
@@ -580,9 +547,11 @@ CAPTURE_SCHEDULE: Final = Kind(
     "captureschedules",
     CaptureSchedule,
     short="csched",
+    word="csched",
     validate=validator(CaptureSchedule, RULES["CaptureSchedule"]),
 )
 
+CHECKPOINT_KINDS: Final = CheckpointKinds(MANIFEST_CHECKPOINT, MANIFEST_CHUNK)
 REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)
 """The kinds that a TTL after completion applies to."""
 OUR_KINDS: Final[tuple[Kind[Any], ...]] = (

@@ -252,7 +252,7 @@ PERSISTENT_VOLUME_CLAIM: Final = Kind(
     "v1", "PersistentVolumeClaim", "persistentvolumeclaims", PersistentVolumeClaim, short="pvc"
 )
 PERSISTENT_VOLUME: Final = Kind(
-    "v1", "PersistentVolume", "persistentvolumes", PersistentVolume, namespaced=False, short="pv"
+    "v1", "PersistentVolume", "persistentvolumes", PersistentVolume, namespaced=False, short="pv", word="volume"
 )
 STORAGE_CLASS: Final = Kind(
     "storage.k8s.io/v1",
@@ -279,6 +279,7 @@ VOLUME_SNAPSHOT_CONTENT: Final = Kind(
     VolumeSnapshotContent,
     namespaced=False,
     short="vsc",
+    word="snapshot",
 )
 VOLUME_SNAPSHOT: Final = Kind(
     "snapshot.storage.k8s.io/v1", "VolumeSnapshot", "volumesnapshots", VolumeSnapshot, short="vs"

@@ -24,7 +24,7 @@ from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import keeper_name
-from lapse.requests.api.conditions import ConditionReason, is_final
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, PersistentVolume
 from lapse.requests.bridge.adoption import ADOPTED, Adoption
@@ -33,7 +33,7 @@ from lapse.requests.bridge.snapshots import Snapshots
 from lapse.requests.bridge.template import from_snapshot, from_volume
 from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.claims import RESTORED, is_awaited, is_bound, is_restore_of, wanted_claim
-from lapse.requests.controllers.finalise import End, conditions_of
+from lapse.requests.controllers.finalise import End, is_over
 from lapse.requests.controllers.ownership import known_keeper
 from lapse.requests.controllers.restore import CLAIM_PENDING, RestoreNote
 from lapse.requests.controllers.sources import Sources
@@ -223,7 +223,7 @@ def _refused(error: ForbiddenError) -> RestoreNote | None:
 
 
 def _is_open(request: VolumeRestoreRequest) -> bool:
-    return not is_final(conditions_of(request)) and not request.metadata.deletion_timestamp
+    return not is_over(request) and not request.metadata.deletion_timestamp
 
 
 def _has_claim(request: VolumeRestoreRequest) -> bool:

@@ -47,7 +47,7 @@ class Removal:
             address=Located(kind, meta.key).address,
             uid=meta.uid,
             version=meta.resource_version,
-            handle=ObjectHandle.of(kind, obj),
+            handle=ObjectHandle.of(kind, obj, no_trash="it was made for a restore that is over"),
             action=DELETE,
             reason=reason,
             since=now,

@@ -28,7 +28,7 @@ from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.requests.api.conditions import ConditionReason, is_final
-from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
+from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of, is_over
 from lapse.requests.controllers.ownership import KeeperRefusedError
 from lapse.requests.lifecycle.policy import ArtifactTTLError
 from lapse.requests.schedules.runs import NotARunError
@@ -144,6 +144,8 @@ class RequestController(ABC, Generic[R]):
             return ReconcileResult()
         if is_final(conditions_of(request)):
             return await self._rest(request)
+        if is_over(request):
+            return ReconcileResult()
         step = await self._step(request)
         self._problems.pop(key, None)
         if isinstance(step, Wait):

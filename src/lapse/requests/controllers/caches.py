@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.errors import LapseError
+from lapse.engine.domain import SignalUnavailableError
 from lapse.kube.controller.informer import Informer
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, Object, ObjectKey, metadata_only
@@ -30,7 +31,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from lapse.core.clock import Clock
     from lapse.objects.port import ObjectStore
@@ -114,6 +115,11 @@ class Caches:
             finally:
                 self._running = None
 
+    def demand_synced(self) -> None:
+        """Raise `SignalUnavailableError` unless the caches know everything."""
+        if not self.synced:
+            raise SignalUnavailableError(problem="the caches of the object store are still being filled")
+
     async def wait_until_synced(self) -> None:
         """Return when every cache of the start has seen everything once."""
         for kind in self._first:
@@ -129,7 +135,7 @@ class Caches:
         return [kind.kind for kind in self._first if not self._informers[kind].synced.is_set()]
 
     async def prepare(self, _kind: Kind[Any]) -> None:
-        """See `lapse.objects.cluster_holds.Dependants`: wait for a while until every cache of the start is filled."""
+        """See `lapse.objects.holds.cluster.Dependants`: wait for a while until every cache of the start is filled."""
         if not self.synced:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SYNC_SECONDS):
@@ -140,6 +146,10 @@ class Caches:
     def owned_by(self, uid: str) -> list[tuple[Kind[Any], Any]]:
         """Return what an object owns, as far as the caches know."""
         return [(kind, obj) for kind, cache in self._informers.items() for obj in cache.indexed(OWNER, uid)]
+
+    def owning(self, uids: Sequence[str]) -> set[str]:
+        """Return which of these objects own something, as far as the caches know."""
+        return {uid for uid in uids if any(cache.indexed(OWNER, uid) for cache in self._informers.values())}
 
     async def find(
         self, kind: Kind[T], key: ObjectKey, *, uid: str | None = None, suits: Callable[[T], bool] = lambda _obj: True

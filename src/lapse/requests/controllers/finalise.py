@@ -19,6 +19,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import READY, Condition, ready_condition
+from lapse.objects.trash.rules import BROUGHT_BACK
 from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import EXPIRES_AT, TTL
 from lapse.requests.lifecycle.events import outcome
@@ -90,6 +91,14 @@ class End:
 def conditions_of(request: Request) -> tuple[Condition, ...]:
     """Return what is known about a request."""
     return request.status.conditions if request.status is not None else ()
+
+
+def is_over(request: Request) -> bool:
+    """Whether nothing is to be done for a request: it is final, or it is one that came back from the trash.
+
+    The latter is a record. Its status is written a moment after the object, and must not be taken for missing.
+    """
+    return is_final(conditions_of(request)) or BROUGHT_BACK in request.metadata.annotations
 
 
 class Finaliser:

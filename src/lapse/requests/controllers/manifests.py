@@ -1,7 +1,7 @@
 """Manifest capture: copies of the manifests of some objects, kept in a checkpoint and its chunks.
 
 The steps, in this order: read the targets straight from the store, sort and pack them
-(`lapse.requests.controllers.chunks`), make the keeper, the checkpoint, record the checkpoint in the request, make the
+(`lapse.objects.packing.chunks`), make the keeper, the checkpoint, record the checkpoint in the request, make the
 chunks, write the checkpoint's status once (the list of chunks, and Ready), end the request. Each step is one write
 under a name that follows from the request's uid, so a reconcile that was interrupted anywhere is repeated and finds
 what is there.
@@ -23,18 +23,26 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from lapse.core.timestamps import to_timestamp
 from lapse.kube.controller.controller import require
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
-from lapse.kube.resources import READY, ConditionStatus, Document, ObjectKey, OwnerReference, ready_condition
-from lapse.requests.addresses import checkpoint_name, chunk_name
+from lapse.kube.resources import Document, ObjectKey
+from lapse.objects.packing import checkpoints
+from lapse.objects.packing.checkpoints import (
+    chunk_document,
+    chunk_name,
+    complete_status,
+    is_complete,
+    some_at_once,
+)
+from lapse.objects.packing.chunks import ObjectTooLargeError, as_captured, pack
+from lapse.requests.addresses import checkpoint_name
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
+    CHECKPOINT_KINDS,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
@@ -43,27 +51,23 @@ from lapse.requests.api.kinds import (
     ObjectRef,
 )
 from lapse.requests.controllers.base import RequestController, Wait
-from lapse.requests.controllers.chunks import ManifestsUnreadableError, ObjectTooLargeError, as_captured, pack, unpack
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 from lapse.requests.lifecycle.events import EventReason, made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from lapse.kube.resources import Json, Kind
+    from lapse.objects.packing.chunks import ManifestCheckpointContentChunk, PackedChunk
     from lapse.objects.port import Reader
     from lapse.requests.api.kinds import (
         CaptureSchedule,
-        CheckpointStatus,
         ManifestCheckpoint,
-        ManifestCheckpointContentChunk,
         ObjectKeeper,
     )
-    from lapse.requests.controllers.chunks import PackedChunk
     from lapse.requests.schedules.runs import Runs
 
-_READS_AT_ONCE: Final = 16
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,7 +90,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         found = await self._caches.read(MANIFEST_CHECKPOINT, ObjectKey(None, name))
         if found is None and request.status is not None and request.status.checkpoint_name:
             return End(ConditionReason.NOT_FOUND, f"the ManifestCheckpoint {name} is gone; it is not made again")
-        if found is not None and _is_ready(found):
+        if found is not None and is_complete(found.status):
             keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
             return _completion(found) if is_kept_by(keeper, found.metadata) else _foreign(name)
         schedule = await self._runs.schedule_of(self.kind, request)
@@ -123,7 +127,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             return self._manifest(kinds[target.api_version, target.kind], namespace, target)
 
         objects: list[Json] = []
-        for manifest in await _some_at_once(read, targets):
+        for manifest in await some_at_once(read, targets):
             if isinstance(manifest, End):
                 return manifest
             objects.append(manifest)
@@ -164,8 +168,9 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
                 return refusal
         # No version here: the status is ours alone, and somebody's new label on the checkpoint must not send us back to
         # the targets, which may have changed since the chunks were written.
+        status = complete_status(name, packed, reason=ConditionReason.COMPLETED, now=self._clock.wall_ns())
         complete = await self._store.patch_status(
-            MANIFEST_CHECKPOINT, checkpoint.metadata.key, self._status(name, packed), uid=checkpoint.metadata.uid
+            MANIFEST_CHECKPOINT, checkpoint.metadata.key, status, uid=checkpoint.metadata.uid
         )
         return _completion(complete)
 
@@ -191,15 +196,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
     async def _chunk(self, checkpoint: ManifestCheckpoint, keeper: ObjectKeeper, packed: PackedChunk) -> End | None:
         """Store a chunk, unless the very same is there; return the end of the request when another one is."""
         name = chunk_name(checkpoint.metadata.name, packed.index)
-        owners = [msgspec.to_builtins(owner) for owner in (owned_by(keeper), _plain_owner(checkpoint))]
-        spec = {
-            "checkpointName": checkpoint.metadata.name,
-            "index": packed.index,
-            "data": packed.data,
-            "objectsCount": packed.objects_count,
-            "checksum": packed.checksum,
-        }
-        wanted: Json = {"metadata": {"name": name, "ownerReferences": owners}, "spec": spec}
+        wanted = chunk_document(CHECKPOINT_KINDS, checkpoint.metadata, packed, owned_by(keeper))
         try:
             await self._store.create(MANIFEST_CHUNK, wanted)
         except AlreadyExistsError:
@@ -210,81 +207,10 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
                 )
         return None
 
-    def _status(self, name: str, packed: Sequence[PackedChunk]) -> Json:
-        total = sum(chunk.objects_count for chunk in packed)
-        ready = {
-            "type": READY,
-            "status": ConditionStatus.TRUE,
-            "reason": ConditionReason.COMPLETED,
-            "message": f"objects: {total}, chunks: {len(packed)}",
-            "lastTransitionTime": to_timestamp(self._clock.wall_ns()),
-        }
-        return {
-            "chunks": [
-                {
-                    "name": chunk_name(name, chunk.index),
-                    "index": chunk.index,
-                    "objectsCount": chunk.objects_count,
-                    "sizeBytes": chunk.size_bytes,
-                    "checksum": chunk.checksum,
-                }
-                for chunk in packed
-            ],
-            "totalObjects": total,
-            "totalSizeBytes": sum(chunk.size_bytes for chunk in packed),
-            "conditions": [ready],
-        }
-
 
 async def read_checkpoint(reader: Reader, name: str) -> list[Json]:
-    """Return the manifests of a checkpoint in the order of their capture, proven to be what was captured.
-
-    Raises `NotFoundError` when there is no such checkpoint, and `ManifestsUnreadableError` when it is not complete or
-    anything about it or its chunks is not as it was written; then nothing is returned.
-    """
-    checkpoint = await reader.get(MANIFEST_CHECKPOINT, ObjectKey(None, name))
-    status = checkpoint.status
-    if status is None or not _is_ready(checkpoint):
-        problem = "it is not Ready, so its capture has not ended or has failed"
-        raise ManifestsUnreadableError(checkpoint=name, problem=problem)
-    found = await _some_at_once(partial(_chunk_or_none, reader), [info.name for info in status.chunks])
-    chunks = [chunk for chunk in found if chunk is not None]
-    objects = await asyncio.to_thread(unpack, name, chunks, owner=checkpoint.metadata.uid, expected=status.chunks)
-    if wrong := _wrong_totals(status, len(objects)):
-        raise ManifestsUnreadableError(checkpoint=name, problem=wrong)
-    return objects
-
-
-async def _chunk_or_none(reader: Reader, name: str) -> ManifestCheckpointContentChunk | None:
-    try:
-        return await reader.get(MANIFEST_CHUNK, ObjectKey(None, name))
-    except NotFoundError:
-        return None  # `unpack` says which one is missing
-
-
-async def _some_at_once(act: Callable[[S], Coroutine[Any, Any, T]], items: Sequence[S]) -> list[T]:
-    """Act on all items, a few at a time; return the results in order, or raise the first error of that order."""
-    places = asyncio.Semaphore(_READS_AT_ONCE)
-
-    async def one(item: S) -> T:
-        async with places:
-            return await act(item)
-
-    done: list[T] = []
-    for result in await asyncio.gather(*map(one, items), return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done
-
-
-def _wrong_totals(status: CheckpointStatus, objects: int) -> str | None:
-    size = sum(info.size_bytes for info in status.chunks)
-    if status.total_objects != objects:
-        return f"it claims {status.total_objects} objects, but its chunks hold {objects}"
-    if status.total_size_bytes != size:
-        return f"it claims {status.total_size_bytes} bytes, but its chunks have {size}"
-    return None
+    """Return the manifests of a checkpoint; see `lapse.objects.packing.checkpoints.read_checkpoint`."""
+    return await checkpoints.read_checkpoint(reader, CHECKPOINT_KINDS, name)
 
 
 def _difference(
@@ -303,11 +229,6 @@ def _difference(
     return None
 
 
-def _is_ready(checkpoint: ManifestCheckpoint) -> bool:
-    ready = ready_condition(checkpoint.status.conditions) if checkpoint.status is not None else None
-    return ready is not None and ready.status == ConditionStatus.TRUE
-
-
 def _completion(checkpoint: ManifestCheckpoint) -> End:
     name, status = checkpoint.metadata.name, checkpoint.status
     total, chunks = (status.total_objects, len(status.chunks)) if status is not None else (None, 0)
@@ -318,13 +239,6 @@ def _completion(checkpoint: ManifestCheckpoint) -> End:
 def _foreign(name: str) -> End:
     message = f"the ManifestCheckpoint {name} is there already, and not owned by the keeper of this request"
     return End(ConditionReason.INTERNAL_ERROR, message)
-
-
-def _plain_owner(checkpoint: ManifestCheckpoint) -> OwnerReference:
-    meta = checkpoint.metadata
-    return OwnerReference(
-        api_version=MANIFEST_CHECKPOINT.api_version, kind=MANIFEST_CHECKPOINT.kind, name=meta.name, uid=meta.uid
-    )
 
 
 def _named(target: ObjectRef) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.core.clock import UnixNs
-    from lapse.kube.api.client import Client
+    from lapse.kube.api.client import KubeClient
     from lapse.kube.events.event import EventObject
     from lapse.requests.api.upstream import PersistentVolumeClaim
 
@@ -114,7 +114,7 @@ class NoReports:
 class EventReports:
     """Reads the Events of a claim."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: KubeClient) -> None:
         """Ask by ``client``."""
         self._client = client
 

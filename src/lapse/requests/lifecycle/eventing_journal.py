@@ -11,7 +11,7 @@ that is possible there are no Events.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from lapse.core.decision import DueReason, UnknownReason
 from lapse.core.timestamps import to_timestamp
@@ -24,7 +24,7 @@ from lapse.requests.lifecycle.keeper import KeeperReason
 from lapse.requests.schedules.retention import ScheduledRunReason
 
 if TYPE_CHECKING:
-    from lapse.engine.journal.port import Entry, HasDatabase, Journal, Row, RowPosition, Writer
+    from lapse.engine.journal.port import Entry, HasDatabase, Journal, Row, RowFilters, RowPosition, Writer
     from lapse.kube.events.event import Recorder
     from lapse.requests.addresses import Located
 
@@ -63,17 +63,17 @@ class EventingJournal:
     async def entries(
         self,
         *,
-        since_ns: int | None = None,
-        domain: str | None = None,
-        address: str | None = None,
-        uid: str | None = None,
         limit: int = 100,
         before: RowPosition | None = None,
+        after: RowPosition | None = None,
+        **asked: Unpack[RowFilters],
     ) -> list[Row]:
         """See `Journal`."""
-        return await self._journal.entries(
-            since_ns=since_ns, domain=domain, address=address, uid=uid, limit=limit, before=before
-        )
+        return await self._journal.entries(limit=limit, before=before, after=after, **asked)
+
+    async def end(self) -> RowPosition:
+        """See `Journal`."""
+        return await self._journal.end()
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""

@@ -8,77 +8,44 @@ Doubt keeps. An object that the cache does not have is looked for directly; only
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
 last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
 A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
-the keeper, so that it outlives the followed object. The keeper is ended by the engine's sweep; garbage collection then
-removes what it owns, except what has another owner.
-
-A hold that is passed on: a keeper that has no hold of its own gets the annotations of the hold, and a marker that says
-whose they are and what they were. While they are as the marker says, they follow the request: a changed hold is changed
-there, and a released one is removed. Annotations that somebody else has written on the keeper are left alone.
+the keeper, so that it outlives the followed object (`lapse.objects.holds.passed_on`). The keeper is ended by the
+engine's sweep; garbage collection then removes what it owns, except what has another owner.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
-from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, own_hold_of
 from lapse.kube.controller.controller import ReconcileResult, require
-from lapse.kube.errors import ForbiddenError, UnknownKindError
-from lapse.kube.resources import ObjectKey
-from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
+from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
+from lapse.kube.resources import ObjectKey, metadata_only
+from lapse.objects.holds.passed_on import hold_marks, passed_on
+from lapse.objects.holds.steering import ObjectPlace
+from lapse.requests.addresses import keeper_name
+from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode, KeeperPhase
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
     from lapse.kube.resources import Json, Kind, Object
+    from lapse.objects.holds.steering import Followers
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import KeeperStatus, ObjectKeeper, ObjectRef
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.keepers import Keepers
 
-PASSED_ON: Final = "lapse.dev/hold-passed-on"
-"""The uid of the object whose hold it is, and a digest of that hold."""
-_HOLD: Final = (HOLD, HOLD_REASON, HOLD_UNTIL)
 FOLLOWS: Final = "follows"
 """The index of the keepers' cache that finds who follows an object."""
 _BACKSTOP_SECONDS: Final = 60.0
 _LOOK_AGAIN_NS: Final = 60_000_000_000
 """A keeper that was due but for what it follows: the sweep looks again, as nothing about the keeper itself changes."""
-
-
-def hold_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the hold that was placed on an object; none where there is none."""
-    if own_hold_of(annotations) is None:
-        return {}
-    return {name: annotations[name] for name in _HOLD if name in annotations}
-
-
-def changes(keeper: Mapping[str, str], followed: Mapping[str, str], *, uid: str) -> dict[str, str | None]:
-    """Return how the annotations of a keeper must change; ``followed`` are those of the object with ``uid``."""
-    there = hold_annotations(keeper)
-    if there and keeper.get(PASSED_ON) != _marker(uid, there):
-        return {}
-    wanted: dict[str, str] = hold_annotations(followed)
-    if wanted:
-        wanted[PASSED_ON] = _marker(uid, wanted)
-    elif PASSED_ON not in keeper:
-        return {}
-    names = (*_HOLD, PASSED_ON)
-    return {name: wanted.get(name) for name in names if keeper.get(name) != wanted.get(name)}
-
-
-def _marker(uid: str, hold: Mapping[str, str]) -> str:
-    text = "\n".join(f"{name}={hold[name]}" for name in _HOLD if name in hold)
-    return f"{uid}/{sha256(text.encode()).hexdigest()[:12]}"
 
 
 class KeeperReason(Reason):
@@ -220,6 +187,22 @@ class Follower:
         return Followed.PRESENT if found is not None and found.metadata.uid == ref.uid else Followed.LOST
 
 
+def keeper_of_request(direct: Reader) -> Followers:
+    """Return what finds the keeper of a request, for `lapse.objects.holds.steering`: it outlives the request."""
+
+    async def find(kind: Kind[Any], obj: Object) -> list[ObjectPlace]:
+        if not any((kind.api_version, kind.kind) == (one.api_version, one.kind) for one in REQUEST_KINDS):
+            return []
+        key = ObjectKey(None, keeper_name(kind.short, obj.metadata.uid))
+        try:
+            found = await direct.get(metadata_only(OBJECT_KEEPER), key)
+        except NotFoundError:
+            return []
+        return [ObjectPlace(OBJECT_KEEPER, key, found.metadata.uid)]
+
+    return find
+
+
 class KeeperController:
     """Keeps the status of keepers true, and tells the sweep of those whose followed object is lost."""
 
@@ -250,7 +233,7 @@ class KeeperController:
 
     def gone(self, followed: Object) -> None:
         """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""
-        self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
+        self._last_holds[followed.metadata.uid] = hold_marks(followed.metadata.annotations)
 
     def forget(self, keeper: ObjectKeeper) -> None:
         """Take note that the last keeper of a followed object is gone: there is nobody to tell any more."""
@@ -264,7 +247,7 @@ class KeeperController:
         holding = self._last_holds.get(uid) if followed is None else followed.metadata.annotations
         if not uid or holding is None:
             return keeper
-        if needed := changes(meta.annotations, holding, uid=uid):
+        if needed := passed_on(meta.annotations, holding, uid=uid):
             body: Json = {"metadata": {"annotations": needed}}
             keeper = await self._store.patch(OBJECT_KEEPER, meta.key, body, uid=meta.uid, version=meta.resource_version)
         self._last_holds.pop(uid, None)

@@ -10,7 +10,8 @@ from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import DueReason
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.domain import Candidate, Settled
+from lapse.engine.domain import Candidate, Settled, decided
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
 from lapse.objects.target import ObjectHandle
 from lapse.requests.api.kinds import (
@@ -26,7 +27,7 @@ from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, Ke
 from lapse.requests.registration import KEEPERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Decision, Reason
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from lapse.requests.lifecycle.policy import RequestPolicy
 
 DOMAIN: Final = KEEPERS.name
+POLICY: Final = "keeper-ttl"
+"""The policy that decides about keepers."""
+_POLICIES: Final = {POLICY: "each its own"}
 
 
 class Keepers:
@@ -71,7 +75,7 @@ class Keepers:
                 self._lost.pop(old.metadata.uid, None)
                 self.deadlines.discard(old.metadata.key)
         elif new.spec.mode != KeeperMode.FOLLOW_OBJECT:
-            deadline = decide(self._state(new, Followed.UNKNOWN), UnixNs(self._clock.wall_ns())).deadline
+            deadline = decided(self, self._candidate(new, Followed.UNKNOWN), UnixNs(self._clock.wall_ns())).deadline
             if deadline is None:
                 self.deadlines.discard(new.metadata.key)
             else:
@@ -83,6 +87,10 @@ class Keepers:
     def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[KeeperState]], None]:
         """See `Domain`. What is followed counts as lost until `refresh` has looked."""
         return self.deadlines.pages(now, size=size, find=self._find)
+
+    def until(self, moment: UnixNs) -> list[Candidate[KeeperState]]:
+        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return [found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None]
 
     def _find(self, key: ObjectKey) -> Candidate[KeeperState] | None:
         keeper = self._caches.of(OBJECT_KEEPER).get(key)
@@ -99,6 +107,7 @@ class Keepers:
             state=replace(self._state(keeper, followed), is_needed=is_needed),
             handle=ObjectHandle.of(OBJECT_KEEPER, keeper),
             hold=hold_of(meta.annotations),
+            extended=extension_of(meta.annotations),
         )
 
     def next_deadline(self) -> UnixNs | None:
@@ -117,8 +126,10 @@ class Keepers:
 
     async def _fresh(self, candidate: Candidate[KeeperState]) -> Candidate[KeeperState] | None:
         keeper = await self._caches.read(OBJECT_KEEPER, candidate.handle.key)
-        if keeper is None or keeper.metadata.uid != candidate.uid:
-            return None
+        return None if keeper is None or keeper.metadata.uid != candidate.uid else await self.fresh(keeper)
+
+    async def fresh(self, keeper: ObjectKeeper) -> Candidate[KeeperState]:
+        """Return a keeper that was just read, with what the deletion does not compare read now."""
         followed = Followed.UNKNOWN
         if keeper.spec.mode != KeeperMode.TTL:
             followed = await self._follower.look_directly(keeper.spec.follow_object_ref)
@@ -142,6 +153,25 @@ class Keepers:
         """See `Domain`."""
         return self._policy
 
+    def policy_name(self, candidate: Candidate[KeeperState]) -> str:
+        """See `Domain`."""
+        return POLICY
+
+    def policies(self) -> Mapping[str, str]:
+        """See `Domain`: each keeper carries its own TTL, and another keeper_ttl is for keepers to come."""
+        return _POLICIES
+
+    async def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[KeeperState]], None]:
+        """See `Domain`: all keepers, from the cache; what is followed is there unless it is known to be lost."""
+        self._caches.demand_synced()
+        found = [self._candidate(one, self._as_noted(one)) for one in self._caches.of(OBJECT_KEEPER).items()]
+        for start in range(0, len(found), size):
+            yield found[start : start + size]
+
+    def _as_noted(self, keeper: ObjectKeeper) -> Followed:
+        lost = self._state(keeper, Followed.UNKNOWN).lost
+        return Followed.PRESENT if lost is None else Followed.LOST
+
     def details(self, candidate: Candidate[KeeperState]) -> dict[str, Any] | None:
         """Name the volumes that go with the keeper, so that their data can be found after their object is gone."""
         volumes = [obj for kind, obj in self._caches.owned_by(candidate.uid) if kind is PERSISTENT_VOLUME]
@@ -150,7 +180,7 @@ class Keepers:
     async def settle(self, settled: Sequence[Settled[KeeperState]]) -> None:
         """See `Domain`."""
         for one in settled:
-            self.deadlines.look_again(one.candidate.handle.key, one.next_check)
+            one.note(self.deadlines, one.candidate.handle.key)
 
 
 def _handle(volume: PersistentVolume) -> str | None:

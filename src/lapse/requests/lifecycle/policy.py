@@ -138,6 +138,12 @@ class RequestPolicy:
         """A short name of this very policy, for the journal."""
         return policy_hash(repr(self))
 
+    @property
+    def ttl_digest(self) -> str:
+        """A short name of what decides about finished requests that there are: in mode annotation, they carry it."""
+        rule = self.ttl_rule
+        return policy_hash(self.request_ttl_mode, "" if rule.annotated else rule.default)
+
 
 def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -> None:
     if duration.is_never and never:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lapse.core.duration import NEVER
 from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.running.metrics import ErrorKind
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Service
     from lapse.engine.running.metrics import Metrics
@@ -149,9 +151,12 @@ class LocalRequests:
         gate: Gate,
         clock: Clock,
         metrics: Metrics,
+        trash_ttl: Duration = NEVER,
     ) -> LocalRequests:
         """Put it together on an open store; archives and volumes go to ``folder``."""
-        requests = Requests(store, policy=policy, journal=journal, metrics=metrics, clock=clock, gate=gate)
+        requests = Requests(
+            store, policy=policy, journal=journal, metrics=metrics, clock=clock, gate=gate, trash_ttl=trash_ttl
+        )
         places = ExecutorFolders(folder)
         executor = LocalExecutor(store, requests.caches, places=places, clock=clock, metrics=metrics)
         return cls(store, journal, requests, executor)

@@ -21,7 +21,6 @@ from lapse.files.work import in_thread
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import OBJECT_KEEPER, RESTORE, RESTORED_FROM, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
@@ -37,7 +36,7 @@ from lapse.requests.controllers.claims import (
     restored_by,
     wanted_claim,
 )
-from lapse.requests.controllers.finalise import conditions_of
+from lapse.requests.controllers.finalise import is_over
 from lapse.requests.controllers.ownership import keeper_key
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 from lapse.requests.controllers.sources import Sources, phase_of
@@ -136,7 +135,7 @@ class Provisioner:
     async def reconcile_restore(self, key: ObjectKey) -> ReconcileResult:
         """Make the claim that a restore request asks for."""
         request = await self._caches.find(VOLUME_RESTORE_REQUEST, key)
-        if request is None or is_final(conditions_of(request)):
+        if request is None or is_over(request):
             return ReconcileResult()
         if await self._caches.find(OBJECT_KEEPER, keeper_key(VOLUME_RESTORE_REQUEST, request)) is None:
             return ReconcileResult()  # its controller has not judged it yet

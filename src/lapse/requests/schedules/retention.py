@@ -28,6 +28,8 @@ from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Candidate, Settled, policy_hash
+from lapse.engine.safety.blast_radius import MOST
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
 from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
 from lapse.objects.target import ObjectHandle
@@ -152,12 +154,19 @@ class SupersededRuns:
         self.deadlines: Deadlines[ObjectKey] = Deadlines()
         self._states: dict[ObjectKey, RunState] = {}
         """As they were when `look` last judged their schedule."""
+        self._large: dict[str, str] = {}
+        """Schedules with so many runs that they could end much at once, and a hash of what each says."""
         caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
+        caches.of(CAPTURE_SCHEDULE).subscribe(self._schedule_changed)
 
     def _keeper_changed(self, old: ObjectKeeper | None, new: ObjectKeeper | None) -> None:
         if new is None and old is not None:
             self._states.pop(old.metadata.key, None)
             self.deadlines.discard(old.metadata.key)
+
+    def _schedule_changed(self, old: CaptureSchedule | None, new: CaptureSchedule | None) -> None:
+        if new is None and old is not None:
+            self._large.pop(str(old.metadata.key), None)
 
     # --- judging a schedule -------------------------------------------------------------------------------------------
 
@@ -170,6 +179,8 @@ class SupersededRuns:
     def look(self, schedule: CaptureSchedule) -> dict[ObjectKey, RunState]:
         """Judge all runs of a schedule, and take note of those that may be due; return what was found."""
         found = self.states(schedule, self.keepers(schedule))
+        if len(found) > MOST:
+            self._large[str(schedule.metadata.key)] = self._digest(schedule)
         for key, state in found.items():
             if self._states.get(key) == state:
                 continue
@@ -228,6 +239,21 @@ class SupersededRuns:
     def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[RunState]], None]:
         """See `Domain`."""
         return self.deadlines.pages(now, size=size, find=self._find)
+
+    def until(self, moment: UnixNs) -> list[Candidate[RunState]]:
+        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return [found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None]
+
+    def look_at_all(self) -> None:
+        """Judge the runs of every schedule that the caches know, where no controller does."""
+        for schedule in self._caches.of(CAPTURE_SCHEDULE).items():
+            self.look(schedule)
+
+    async def fresh(self, keeper: ObjectKeeper) -> Candidate[RunState]:
+        """Return the keeper of a run that was just read, judged by what the store itself says."""
+        judged = await self._judge(keeper) or {}
+        state = judged.get(keeper.metadata.key) or replace(self._alone(keeper, is_ready=True), is_swept=False)
+        return _candidate(keeper, await self._with_request(keeper, state))
 
     def _find(self, key: ObjectKey) -> Candidate[RunState] | None:
         keeper, state = self._caches.of(OBJECT_KEEPER).get(key), self._states.get(key)
@@ -307,7 +333,32 @@ class SupersededRuns:
 
     def policy(self, candidate: Candidate[RunState]) -> str:
         """See `Domain`: the tiers are the schedule's."""
+        return self._digest(self._schedule(candidate))
+
+    def policy_name(self, candidate: Candidate[RunState]) -> str:
+        """See `Domain`: the schedule, if it has so many runs that it could end much at once.
+
+        No run is older than the schedule that it follows, so a small one needs no first pass either.
+        """
         schedule = self._schedule(candidate)
+        name = "" if schedule is None else str(schedule.metadata.key)
+        return name if name in self._large else ""
+
+    def policies(self) -> dict[str, str]:
+        """See `Domain`: the tiers of schedules with many runs."""
+        return self._large
+
+    async def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[RunState]], None]:
+        """See `Domain`: the keepers of all runs, as the caches have them."""
+        self._caches.demand_synced()
+        for schedule in self._caches.of(CAPTURE_SCHEDULE).items():
+            keepers = self.keepers(schedule)
+            states = self.states(schedule, keepers)
+            found = [_candidate(one, states[one.metadata.key]) for one in keepers]
+            for start in range(0, len(found), size):
+                yield found[start : start + size]
+
+    def _digest(self, schedule: CaptureSchedule | None) -> str:
         return policy_hash(self._policy.digest, "" if schedule is None else schedule.spec.keep)
 
     def details(self, candidate: Candidate[RunState]) -> dict[str, Any] | None:
@@ -327,7 +378,7 @@ class SupersededRuns:
         """See `Domain`."""
         for one in settled:
             key = one.candidate.handle.key
-            self.deadlines.look_again(key, one.next_check)
+            one.note(self.deadlines, key)
             if one.next_check is None:
                 self._states.pop(key, None)  # the next look at its schedule takes note of it again
 
@@ -355,4 +406,5 @@ def _candidate(keeper: ObjectKeeper, state: RunState) -> Candidate[RunState]:
         state=state,
         handle=ObjectHandle.of(OBJECT_KEEPER, keeper),
         hold=hold_of(meta.annotations),
+        extended=extension_of(meta.annotations),
     )

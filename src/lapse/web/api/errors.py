@@ -18,6 +18,10 @@ class RequestError(LapseError):
     status: ClassVar[int] = 400
     headers: ClassVar[Mapping[str, str]] = {}
 
+    def answer_headers(self) -> Mapping[str, str]:
+        """Return what stands in the head of the answer."""
+        return self.headers
+
 
 # --- who is asking, and from where -----------------------------------------------------------------------------------
 
@@ -64,6 +68,19 @@ class TicketUsedError(NotLoggedInError):
     """This link was used already, or is too old. lapse open prints a new one."""
 
     proof = LoginProof.TICKET
+
+
+class TooManyFailuresError(NotLoggedInError):
+    """Too many wrong tokens, links or sessions came from your address. Try again in {seconds} seconds.
+
+    A right token is let in at any time.
+    """
+
+    status = 429
+
+    def answer_headers(self) -> Mapping[str, str]:
+        """Say when to try again."""
+        return {"Retry-After": str(self.details["seconds"])}
 
 
 class TokensUnavailableError(RequestError):

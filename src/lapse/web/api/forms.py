@@ -32,9 +32,11 @@ from fastapi import Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse
 
+from lapse.engine.verbs.contract import Verbs
 from lapse.engine.view import SCHEMAS, encode, schemas
 from lapse.kube.resources import Object
 from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError
+from lapse.web.server.security import caller_of
 
 _DIGEST_BYTES: Final = 16
 
@@ -136,6 +138,12 @@ def answer_schemas() -> dict[str, Any]:
 def etag(found: Object) -> dict[str, str]:
     """Return the header with the version of an object, for If-Match."""
     return {"ETag": f'"{found.metadata.resource_version}"'}
+
+
+def verbs_of(request: Request) -> Verbs:
+    """Return the verbs of people on behalf of who asks."""
+    verbs: Verbs = request.app.state.verbs(caller_of(request))
+    return verbs
 
 
 def demand_known(request: Request, *known: str) -> None:

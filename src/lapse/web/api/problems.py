@@ -71,7 +71,7 @@ def problem(
         instance=instance,
         errors=[dict(one) for one in errors] or UNSET,
     )
-    own = dict(error.headers) if isinstance(error, RequestError) else {}
+    own = dict(error.answer_headers()) if isinstance(error, RequestError) else {}
     # ASCII only: what a client sent may be no valid Unicode, and an answer about it must be sent all the same.
     text = json.dumps(to_json(document))
     return Response(text, error.status, headers=own | dict(headers or {}), media_type=MEDIA_TYPE)

@@ -30,6 +30,7 @@ from lapse.engine.view import ViewPage, fill
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import HoldLookup, ObjectStore
+from lapse.objects.trash.moves import ObjectTrash
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -142,10 +143,11 @@ class RequestsService:
         rule: TTLRule,
         clock: Clock,
         metrics: Metrics,
+        trash: ObjectTrash | None = None,
     ) -> None:
-        """Bind them together; what people delete is counted in ``metrics``."""
+        """Bind them together; what people delete is counted in ``metrics``, and goes to the ``trash``."""
         self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
-        self._metrics = metrics
+        self._metrics, self._trash = metrics, trash
         metrics.expect_domain(REQUESTS.name, reasons=[DeletionReason.BY_PERSON])
 
     def details(self, kind: Kind[Any], found: Document, *, with_object: bool = True) -> ObjectDetails:
@@ -192,6 +194,7 @@ class RequestsService:
             journal=self._journal,
             actor=actor_of(request),
             clock=self._clock,
+            trash=self._trash,
             metrics=self._metrics,
         )
         return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Status of the process: one snapshot, for ``/api/v1/status`` and for the start page.
+"""Status of the process: what it tells of itself, for the verbs and the start page, and ``/api/v1/status``.
 
 Counts per application, never names: keys are secrets.
 """
@@ -6,41 +6,26 @@ Counts per application, never names: keys are secrets.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from lapse import __version__
 from lapse.core.clock import Clock
 from lapse.core.errors import LapseError
-from lapse.engine.running.coordinator import Coordinator, LoopStatus
+from lapse.engine.verbs.contract import StatusView
+from lapse.engine.verbs.place import ProcessFacts
+from lapse.engine.view import Moment, fill
 from lapse.keys.aio import AsyncKeys
 from lapse.keys.backends.layout import Prefix
-from lapse.web.api.forms import Answer, answer
+from lapse.web.api.forms import Answer, answer, verbs_of
 
 MAX_APPS: Final = 100
 """Applications listed at most, those with the most records first; the totals count all."""
 _NS: Final = 1_000_000_000
 _COUNT_EVERY_NS: Final = _NS
-UTCTime = Annotated[datetime, Meta(tz=True)]
-"""A time that the schema calls date-time, which msgspec does for times with a zone only."""
-
-
-class LoopReport(Struct, frozen=True):
-    """What a loop has done so far."""
-
-    name: str
-    domain: str
-    interval_seconds: float
-    ticks: int
-    errors: int
-    last_run: UTCTime | None
-    last_success: UTCTime | None
-    next_run: UTCTime | None
-    last_error: str | None
 
 
 class AppReport(Struct, frozen=True):
@@ -60,48 +45,34 @@ class KeysReport(Struct, frozen=True):
     problem: Annotated[str | None, Meta(description="Why the records could not be counted")] = None
 
 
-class Status(Struct, frozen=True):
-    """What runs."""
+class Status(StatusView, frozen=True, kw_only=True):
+    """What runs, what stands still and what lapses next, and how many keys are stored."""
 
-    version: str
-    now: UTCTime
-    started: UTCTime
-    uptime_seconds: float
-    leader: Annotated[
-        bool,
-        Meta(description="Whether this process does what only one may do: it carries out requests and lets them lapse"),
-    ]
     keys: KeysReport
-    loops: list[LoopReport]
 
 
 class StatusService:
-    """Takes snapshots."""
+    """What the process tells of itself."""
 
-    def __init__(self, *, clock: Clock, keys: AsyncKeys, backend: str, coordinator: Coordinator) -> None:
-        """Start counting the uptime now; ``backend`` is the store as it may be shown, without credentials."""
-        self._clock, self._keys, self._coordinator = clock, keys, coordinator
-        self._backend = backend
-        self._started_ns = clock.wall_ns()
+    def __init__(self, *, clock: Clock, keys: AsyncKeys, backend: str, facts: Callable[[], ProcessFacts]) -> None:
+        """Count nothing yet; ``backend`` is the store as it may be shown, without credentials.
+
+        ``facts`` are those of the process.
+        """
+        self._clock, self._keys, self._backend, self.facts = clock, keys, backend, facts
         self._counting = asyncio.Lock()
         self._counted: tuple[int, KeysReport] | None = None
 
-    async def snapshot(self) -> Status:
-        """Say what runs now. A store that cannot be read is part of the answer, not an error."""
-        keys = await self._keys_report()
-        now_ns = self._clock.wall_ns()
-        return Status(
-            version=__version__,
-            now=_time(now_ns),
-            started=_time(self._started_ns),
-            uptime_seconds=max(0.0, round((now_ns - self._started_ns) / _NS, 3)),
-            leader=self._coordinator.leading,
-            keys=keys,
-            loops=[_loop(status) for status in self._coordinator.loops()],
-        )
+    @property
+    def now(self) -> Moment:
+        """The time, for the page."""
+        return Moment(self._clock.wall_ns())
 
-    async def _keys_report(self) -> KeysReport:
-        """Count in a thread, once at a time and at most once a second: a large store takes its time."""
+    async def keys(self) -> KeysReport:
+        """Say how many keys there are; a store that cannot be read is part of the answer, not an error.
+
+        Counted in a thread, once at a time and at most once a second: a large store takes its time.
+        """
         async with self._counting:
             now_ns = self._clock.monotonic_ns()
             if self._counted is None or now_ns - self._counted[0] >= _COUNT_EVERY_NS:
@@ -128,28 +99,6 @@ def _keys(backend: str, records: dict[int, int]) -> KeysReport:
     )
 
 
-def _loop(status: LoopStatus) -> LoopReport:
-    return LoopReport(
-        name=status.name,
-        domain=status.domain,
-        interval_seconds=status.interval,
-        ticks=status.ticks,
-        errors=status.errors,
-        last_run=_time_or_none(status.last_run_ns),
-        last_success=_time_or_none(status.last_success_ns),
-        next_run=_time_or_none(status.next_run_ns),
-        last_error=status.last_error,
-    )
-
-
-def _time(unix_ns: int) -> datetime:
-    return datetime.fromtimestamp(unix_ns / _NS, UTC)
-
-
-def _time_or_none(unix_ns: int | None) -> datetime | None:
-    return None if unix_ns is None else _time(unix_ns)
-
-
 def status_service(request: Request) -> StatusService:
     """Find the service of this application."""
     service: StatusService = request.app.state.status
@@ -160,6 +109,6 @@ router = APIRouter(tags=["status"])
 
 
 @router.get("/status", summary="What runs", responses={200: answer(Status)})
-async def status(service: Annotated[StatusService, Depends(status_service)]) -> Response:
-    """Return version, leadership, loops, and the number of stored records per application."""
-    return Answer(await service.snapshot())
+async def status(request: Request, service: Annotated[StatusService, Depends(status_service)]) -> Response:
+    """Return version, leadership, loops, domains with what stops them and what lapses next, and numbers of keys."""
+    return Answer(fill(Status, await verbs_of(request).status(), keys=await service.keys()))

@@ -29,6 +29,7 @@ from lapse.engine.running.metrics import ErrorKind, Metrics
 from lapse.kube.auth.admission import AdmissionRequest, NotAReviewError, Ruling, read_request, response
 from lapse.web.api.errors import MethodNotAllowedError, NoSuchRouteError, RequestError
 from lapse.web.api.problems import REQUEST_ID, problem
+from lapse.web.server.measurement import MeasuredApp
 from lapse.web.server.security import Guard
 
 REQUESTS: Final = "/validate-requests"
@@ -90,12 +91,14 @@ def create_webhook(judges: Mapping[str, Judge], metrics: Metrics) -> ASGIApp:
         assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
         return problem(error, request.scope[REQUEST_ID])
 
+    routes = [Route(path, validate, methods=["POST"]) for path in judges]
     app = Starlette(
-        routes=[Route(path, validate, methods=["POST"]) for path in judges],
+        routes=routes,
         exception_handlers={HTTPException: refuse, LapseError: explain},
     )
     app.router.redirect_slashes = False
-    return Guard(app, hosts=_AnyHost(), admit=None, max_body=MAX_BODY_BYTES)
+    guarded = Guard(app, hosts=_AnyHost(), admit=None, max_body=MAX_BODY_BYTES)
+    return MeasuredApp(guarded, metrics, routes=[("", routes)])
 
 
 def time_to_answer(timeout: str | None) -> float:

@@ -27,10 +27,12 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from lapse.core.clock import Clock
-from lapse.core.timestamps import read_end
-from lapse.engine.journal.port import DeletionReason, Journal
+from lapse.core.duration import NEVER, Duration
+from lapse.engine.explanation import Explanation
+from lapse.engine.journal.audit import tell
+from lapse.engine.journal.port import AuditReason, DeletionReason, Journal
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.freeze import Freeze
+from lapse.engine.verbs.contract import HoldRequest, ReleaseRequest, WhyRequest
 from lapse.engine.view import Moment, ViewPage, fill
 from lapse.web.api.errors import (
     NothingToChangeError,
@@ -39,13 +41,24 @@ from lapse.web.api.errors import (
     VersionChangedError,
     WorkspacesNotServedError,
 )
-from lapse.web.api.forms import DEFAULT_PAGE, IF_MATCH, After, Answer, Form, Name, answer, demand_known, match_of
+from lapse.web.api.forms import (
+    DEFAULT_PAGE,
+    IF_MATCH,
+    After,
+    Answer,
+    Form,
+    Name,
+    answer,
+    demand_known,
+    match_of,
+    verbs_of,
+)
 from lapse.web.auth.scopes import Owners, owners_in, sees_values
 from lapse.web.pages.workspaces import Overview, overview
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.workspaces import verbs
 from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
-from lapse.workspaces.activity.port import Activity, ActivityDoubt, ActivityUnavailableError, ActivityUnknown, Signal
+from lapse.workspaces.activity.port import Activity, ActivityUnavailableError
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
@@ -62,10 +75,12 @@ from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.target import delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.verbs import Verb, ask
-from lapse.workspaces.view import Explanation, WorkspaceView, explain, view_of, without_values
+from lapse.workspaces.view import WorkspaceView, address_of, view_of, without_values
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
+_SINCE: Final = "@1794873600"
+"""When the verbs of every domain took the place of those of workspaces."""
 
 # --- the form of requests and answers --------------------------------------------------------------------------------
 
@@ -156,10 +171,6 @@ class Defaults:
     archive_ttl: int = DEFAULT_ARCHIVE_TTL_SECONDS
 
 
-async def _not_frozen() -> None:
-    return None
-
-
 class WorkspacesService:
     """The store, its tickets and its journal, and where workspaces are opened."""
 
@@ -178,16 +189,16 @@ class WorkspacesService:
         counts: Callable[[], bool] = lambda: True,
         node: str | None = None,
         changed: Callable[[], None] = lambda: None,
-        frozen: Callable[[], Awaitable[Freeze | None]] = _not_frozen,
+        trash_ttl: Duration = NEVER,
     ) -> None:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
         is called after something was asked for. What people delete is counted in ``metrics``. Without ``activity`` it
         is not known who is there; ``counts`` says whether what it counts is believed now. ``busy_most`` is how long a
-        busy lease can be renewed, in seconds. ``frozen`` returns what stops the domain.
+        busy lease can be renewed, in seconds. What is deleted can come back for ``trash_ttl``.
         """
-        self._frozen = frozen
+        self._trash_ttl = trash_ttl
         self._activity, self._counts, self._busy_most = activity, counts, busy_most
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
@@ -206,7 +217,7 @@ class WorkspacesService:
         items = [self._shown(one, owners) for one in shown]
         return Answer(WorkspacePage(items, shown[-1].name if more else None))
 
-    async def create(self, owners: Owners, asked: WorkspaceAsked, where: str) -> Response:
+    async def create(self, owners: Owners, asked: WorkspaceAsked, where: str, *, actor: str) -> Response:
         """Keep a new one and answer it."""
         standby, archive = asked.standby_ttl_seconds, asked.archive_ttl_seconds
         new = NewWorkspace(
@@ -222,11 +233,19 @@ class WorkspacesService:
         )
         made = await verbs.create(self.store, new, visible=owners, now=self._now())
         self._changed()
+        await self._tell(AuditReason.WORKSPACE_CREATED, made, actor)
         return self._answer(made, owners, status=201, Location=f"{where}/{made.name}")
+
+    async def find(self, name: str, owners: Owners) -> Workspace:
+        """Return a workspace of one of these owners; raises `UnknownWorkspaceError`."""
+        found = await self.store.by_name(name)
+        if found.owner not in owners:
+            raise UnknownWorkspaceError(workspace=name)
+        return found
 
     async def one(self, name: str, owners: Owners) -> Response:
         """Answer one workspace."""
-        return self._answer(await self._find(name, owners), owners)
+        return self._answer(await self.find(name, owners), owners)
 
     async def change(
         self,
@@ -238,7 +257,7 @@ class WorkspacesService:
         status: int = 200,
     ) -> Response:
         """Change a workspace, with If-Match only as the caller has seen it, and answer it."""
-        found = await self._find(name, owners)
+        found = await self.find(name, owners)
         changed = await how(found, _version(request, found))
         self._changed()
         return self._answer(changed, owners, status=status)
@@ -267,39 +286,24 @@ class WorkspacesService:
             now=self._now(),
         )
 
-    async def hold(self, asked: HoldAsked, workspace: Workspace, version: int | None) -> Workspace:
-        """Keep it from lapsing."""
-        end = read_end(asked.until, self._clock.wall_ns())
-        until = None if end is None else Ms(end // _MS)
-        return await self.store.hold(workspace.id, asked.reason, until=until, version=version, now=self._now())
-
-    async def release(self, workspace: Workspace, version: int | None) -> Workspace:
-        """Keep it no longer; nothing changes where nobody held it."""
-        if workspace.hold_reason is None:
-            return workspace
-        return await self.store.release(workspace.id, version=version, now=self._now())
-
-    async def why(self, name: str, owners: Owners) -> Response:
-        """Answer why it is kept or lapses."""
-        found = await self._find(name, owners)
-        if self._activity is None:
-            told = explain(found, None, self._now(), frozen=await self._frozen())
-        else:
-            signal, frozen = await _signal(self._activity, found), await self._frozen()
-            told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds, frozen=frozen)
-        return Answer(told)
-
     async def delete(self, actor: str, workspace: Workspace) -> Workspace:
         """Give the name free, unless it is held; what else there is goes by and by."""
         return await delete_by_person(
-            self.store, self._journal, workspace, actor=actor, clock=self._clock, metrics=self._metrics
+            self.store,
+            self._journal,
+            workspace,
+            actor=actor,
+            clock=self._clock,
+            trash_ttl=self._trash_ttl,
+            metrics=self._metrics,
         )
 
-    async def open(self, name: str, owners: Owners, token_id: str) -> Response:
+    async def open(self, name: str, owners: Owners, token_id: str, *, actor: str) -> Response:
         """Make a ticket in the name of a token, and answer the address that it opens."""
-        found = await self._find(name, owners)
+        found = await self.find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
         ticket = await self._tickets.issue(found.id, token_id)
+        await self._tell(AuditReason.WORKSPACE_OPENED, found, actor)
         url = ticket_url(self._url_of(found.name), ticket)
         return Answer(Opened(url, Moment(until)), 201)
 
@@ -321,16 +325,14 @@ class WorkspacesService:
             raise UnknownWorkspaceError(workspace=name)
         return found
 
+    async def _tell(self, reason: AuditReason, workspace: Workspace, actor: str) -> None:
+        row = verbs.told(reason, workspace, actor=actor, now=self._now())
+        await tell(self._journal, row, domain=DOMAIN, metrics=self._metrics)
+
     def _leases(self) -> BusyLeases:
         if self._activity is None or not self._counts():
             raise ActivityUnavailableError(backend="of this process", problem="another process runs the workspaces")
         return BusyLeases(self.store, self._activity, self._clock, self._busy_most)
-
-    async def _find(self, name: str, owners: Owners) -> Workspace:
-        found = await self.store.by_name(name)
-        if found.owner not in owners:
-            raise UnknownWorkspaceError(workspace=name)
-        return found
 
     async def _visible(
         self, owners: Owners, *, owner: str | None, limit: int, after: str | None
@@ -366,13 +368,6 @@ def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
     if asked.owner not in owners:
         raise NotYourWorkspacesError
     return asked.owner
-
-
-async def _signal(activity: Activity, workspace: Workspace) -> Signal:
-    try:
-        return (await activity.read([workspace.id]))[workspace.id]
-    except ActivityUnavailableError:
-        return ActivityUnknown(ActivityDoubt.UNREACHABLE)
 
 
 def _tag(found: Workspace) -> str:
@@ -447,7 +442,7 @@ async def list_workspaces(
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
     """Create a workspace; it is started unless start is false."""
-    return await service.create(whose, body, request.url.path)
+    return await service.create(whose, body, request.url.path, actor=actor_of(request))
 
 
 @router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
@@ -502,10 +497,22 @@ async def archive(request: Request, name: Name, *, service: Service, whose: Whos
     return await _ask(request, name, Verb.ARCHIVE, service=service, whose=whose)
 
 
-@router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=IF_MATCH)
+@router.post(
+    "/workspaces/{name}/hold",
+    summary="Hold a workspace",
+    responses=_SHOWN,
+    openapi_extra=IF_MATCH,
+    deprecated=True,
+)
 async def hold(request: Request, name: Name, body: HoldAsked, *, service: Service, whose: Whose) -> Response:
-    """Keep a workspace from lapsing until the hold ends or is released; a second hold replaces the first."""
-    return await service.change(request, name, whose, how=lambda one, version: service.hold(body, one, version))
+    """Keep a workspace from lapsing; a second hold replaces the first. Use POST /api/v1/hold instead."""
+
+    async def how(found: Workspace, _: int | None) -> Workspace:
+        asked = HoldRequest(address=str(address_of(found)), reason=body.reason, until=body.until, replace=True)
+        await verbs_of(request).hold(asked)
+        return await service.store.get(found.id)
+
+    return _deprecated(await service.change(request, name, whose, how=how))
 
 
 @router.post(
@@ -514,16 +521,28 @@ async def hold(request: Request, name: Name, body: HoldAsked, *, service: Servic
     responses=_SHOWN,
     openapi_extra=IF_MATCH,
     dependencies=_BARE,
+    deprecated=True,
 )
 async def release(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
-    """End a hold; a workspace whose time is over lapses at the next look."""
-    return await service.change(request, name, whose, how=service.release)
+    """End a hold; a workspace whose time is over lapses at the next look. Use POST /api/v1/release instead."""
+
+    async def how(found: Workspace, _: int | None) -> Workspace:
+        await verbs_of(request).release(ReleaseRequest(address=str(address_of(found))))
+        return await service.store.get(found.id)
+
+    return _deprecated(await service.change(request, name, whose, how=how))
 
 
-@router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: answer(Explanation)})
-async def why(name: Name, *, service: Service, whose: Whose) -> Response:
-    """Tell which rule decides, from when time is counted, who is connected, and what would keep the workspace."""
-    return await service.why(name, whose)
+@router.get(
+    "/workspaces/{name}/why",
+    summary="Why a workspace stays or lapses",
+    responses={200: answer(Explanation)},
+    deprecated=True,
+)
+async def why(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Tell which rule decides, and what would keep the workspace. Use GET /api/v1/why/workspace/{name} instead."""
+    asked = WhyRequest(address=str(address_of(await service.find(name, whose))))
+    return _deprecated(Answer(await verbs_of(request).why(asked)))
 
 
 @router.delete(
@@ -549,7 +568,13 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
 async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Return an address that opens the workspace in a browser: once, within a minute."""
     principal: Principal = request.scope[PRINCIPAL]
-    return await service.open(name, whose, principal.token_id)
+    return await service.open(name, whose, principal.token_id, actor=actor_of(request))
+
+
+def _deprecated(response: Response) -> Response:
+    """Say that there is another address for this, and since when (RFC 9745)."""
+    response.headers["Deprecation"] = _SINCE
+    return response
 
 
 async def _ask(request: Request, name: str, verb: Verb, *, service: WorkspacesService, whose: Owners) -> Response:

@@ -24,7 +24,7 @@ from lapse.web.api.errors import (
 from lapse.web.auth.sessions import OPEN_PATH, BrowserSessions
 from lapse.web.auth.state import StateError
 from lapse.web.pages.pages import log_in
-from lapse.web.server.security import READING, Head, Principal, wait_after
+from lapse.web.server.security import READING, Head, Principal, put_off
 
 _log: Final = get_logger("lapse.web.auth.login")
 
@@ -101,8 +101,7 @@ async def open_with_ticket(request: Request, sessions: Sessions, port: Port) -> 
     try:
         cookie = sessions.redeem(request.query_params.get("ticket", ""), port=port)
     except TicketUsedError as error:
-        await wait_after(error, request.scope, request.app.state.failures)
-        return log_in(error)
+        return log_in(put_off(error, request.scope, request.app.state.failures))
     # 303 and, as everywhere, no-referrer: the address with the ticket goes no further.
     return Response(status_code=303, headers={"Location": "/", "Set-Cookie": cookie})
 
@@ -113,8 +112,7 @@ async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -
     try:
         token_id = sessions.tokens.principal(body.token.strip()).token_id
     except TokenInvalidError as error:
-        await wait_after(error, request.scope, request.app.state.failures)
-        raise
+        raise put_off(error, request.scope, request.app.state.failures) from error
     if sessions.tokens.find(token_id) is None:
         raise TokenInvalidError  # that of a workspace's program, which no browser has
     secure = request.headers.get("origin", "").startswith("https:")

@@ -3,9 +3,9 @@
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
 without anybody's values: no key, no document, no command, no output. ``operate``, ``approve``, ``holds`` and ``legal``
-see the same, and each may do one kind of thing besides; what that is, domains say in their registrations (`FURTHER`). A
-route that is not there is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is
-closed.
+see the same, and each may do one kind of thing besides; what that is, `_VERBS` says for the verbs of every domain, and
+domains say it for their own in their registrations (`FURTHER`). A route that is not there is for ``admin``, and for
+``read`` if it only reads, so that one added without a thought is closed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,20 @@ PLAIN: Final = (ADMIN, OPERATE, APPROVE, HOLDS, LEGAL, READ, MONITOR)
 _LOOKING: Final = frozenset({MONITOR, OPERATE, APPROVE, HOLDS, LEGAL})
 _LISTS: Final = (
     *("GET /", "GET /status", "GET /api/v1/docs", "GET /api/v1/openapi.json"),
+    *("GET /plan", "GET /trash", "GET /journal"),
     *(route for one in REGISTRY.built_in for route in one.routes.get(Registration.LISTS, ())),
 )
+_VERBS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("POST /apply", "POST /freeze", "POST /resume"), frozenset({OPERATE})),
+    "POST /approve": frozenset({APPROVE}),
+    "POST /extend": frozenset({HOLDS}),
+    # Which of the two depends on whether a legal hold is meant (`lapse.web.api.verbs`).
+    **dict.fromkeys(("POST /hold", "POST /release"), frozenset({HOLDS, LEGAL})),
+}
 
 
 def _further() -> dict[tuple[str, str], frozenset[str]]:
-    found: dict[str, frozenset[str]] = dict.fromkeys(_LISTS, _LOOKING)
+    found: dict[str, frozenset[str]] = {**dict.fromkeys(_LISTS, _LOOKING), **_VERBS}
     for one in REGISTRY.built_in:
         for scope in one.routes.keys() - {Registration.LISTS}:
             found |= {route: found.get(route, frozenset()) | {scope} for route in one.routes[scope]}
@@ -47,6 +55,7 @@ def _further() -> dict[tuple[str, str], frozenset[str]]:
 FURTHER: Final[Mapping[tuple[str, str], frozenset[str]]] = _further()
 """By method and path of a route, as its router has it: which scopes beside admin and read may do it."""
 _OWNED: Final = "workspaces:"
+_APP: Final = "keys:"
 _BUSY: Final = "busy:"
 """Of the token of a workspace's own program, with the workspace's id: no token that people make has it."""
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -112,6 +121,11 @@ def busy_in(scopes: AbstractSet[str]) -> str | None:
     return next((scope.removeprefix(_BUSY) for scope in scopes if scope.startswith(_BUSY)), None)
 
 
+def has_own(scopes: AbstractSet[str]) -> bool:
+    """Whether a caller has something of its own: the keys of an application, or the workspaces of an owner."""
+    return any(scope.startswith((_OWNED, _APP)) for scope in scopes)
+
+
 def sees_values(scopes: AbstractSet[str]) -> bool:
     """Whether documents may be shown whole to a caller who may see lists of them."""
     return not scopes.isdisjoint({ADMIN, READ})
@@ -127,7 +141,7 @@ def wanted_scopes(method: str, path: str, app: str | None, *, workspaces: bool =
     if method in _READING:
         wanted.append(READ)
     if app is not None and app_number(app) is not None:
-        wanted.append(f"keys:{app}")
+        wanted.append(f"{_APP}{app}")
     if workspaces:
         wanted.append(f"{_OWNED}OWNER")
     return wanted

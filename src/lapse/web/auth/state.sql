@@ -33,7 +33,7 @@ INSERT INTO tokens (id, name, scopes, digest, created_ms, is_owner) VALUES (?, ?
 SELECT id, name, scopes, created_ms, revoked_ms FROM tokens ORDER BY created_ms, id;
 
 -- name: find_usable_token
-SELECT scopes, digest FROM tokens WHERE id = ? AND revoked_ms IS NULL;
+SELECT scopes, digest, name, is_owner FROM tokens WHERE id = ? AND revoked_ms IS NULL;
 
 -- name: revoke_token
 -- Once: the time of the first revocation is the one that counts.

@@ -115,7 +115,7 @@ class TokenStore:
         found = self._state.rows("find_usable_token", parts[1]) if len(parts) == _PARTS else []
         if not found or not compare_digest(found[0][1], _digest(token)):
             raise TokenInvalidError
-        return Principal(parts[1], frozenset(found[0][0].split()))
+        return _principal(parts[1], found[0])
 
     def of_program(self, workspace: str) -> str:
         """Return the token that a workspace's own program gets: it renews the lease of that workspace, nothing else."""
@@ -129,7 +129,7 @@ class TokenStore:
     def find(self, token_id: str) -> Principal | None:
         """Return the holder of a token by its id, for sessions; None when there is none, or it was revoked."""
         found = self._state.rows("find_usable_token", token_id)
-        return Principal(token_id, frozenset(found[0][0].split())) if found else None
+        return _principal(token_id, found[0]) if found else None
 
     def any_named(self) -> bool:
         """Whether a person could call with a token; the owner's does not count."""
@@ -143,6 +143,11 @@ class TokenStore:
 
     def _now(self) -> int:
         return self._clock.wall_ns() // _MS
+
+
+def _principal(token_id: str, row: tuple[str, bytes, str, int]) -> Principal:
+    scopes, _, name, is_owner = row
+    return Principal(token_id, frozenset(scopes.split()), name, bool(is_owner))
 
 
 def _digest(token: str) -> bytes:
@@ -176,6 +181,11 @@ def owner_of(folder: Path, state: StateDatabase, tokens: TokenStore) -> tuple[st
             return made
     except OSError as error:
         raise OwnerTokenError(path=path, problem=error.strerror or "unknown reason") from error
+
+
+def find_owner_token(folder: Path) -> str | None:
+    """Return the owner's token of a state folder, as its file has it; None where there is none to be trusted."""
+    return _read(folder / FILE_NAME)
 
 
 def _holder(text: str, tokens: TokenStore) -> Principal | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,8 +19,10 @@ from fastapi import APIRouter, Depends, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from lapse import __version__
 from lapse.core.errors import LapseError
-from lapse.web.api.errors import TokenMissingError
+from lapse.engine.view import Moment
+from lapse.web.api.errors import TokenMissingError, TooManyFailuresError
 from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.workspaces import WorkspacesService, opened_by
 from lapse.web.pages.workspaces import span
@@ -32,6 +33,7 @@ _POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _WITH_SCRIPT: Final = f"{_POLICY}; script-src 'self'; connect-src 'self'"
+_SECOND: Final = 1_000_000_000
 _METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 
@@ -59,16 +61,16 @@ def _templates() -> Environment:
     return environment
 
 
-def ago(then: datetime | None, now: datetime) -> str:
+def ago(then: Moment | None, now: Moment) -> str:
     """Print how long ago something was."""
-    return "not yet" if then is None else f"{span((now - then).total_seconds())} ago"
+    return "not yet" if then is None else f"{span((now - then) / _SECOND)} ago"
 
 
-def until(then: datetime | None, now: datetime) -> str:
+def until(then: Moment | None, now: Moment) -> str:
     """Print when something will be."""
     if then is None:
         return "unknown"
-    return f"in {span((then - now).total_seconds())}" if then > now else "now"
+    return f"in {span((then - now) / _SECOND)}" if then > now else "now"
 
 
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -108,7 +110,9 @@ def _page(name: str, *, policy: str = _POLICY, status_code: int = 200, **values:
 def log_in(error: LapseError) -> Response:
     """Tell a browser without a session how to get one. Shows nothing of anybody's."""
     told = None if isinstance(error, TokenMissingError) else str(error)
-    return _page("log_in.html", policy=_WITH_SCRIPT, status_code=401, told=told)
+    page = _page("log_in.html", policy=_WITH_SCRIPT, status_code=error.status, told=told)
+    page.headers.update(error.answer_headers() if isinstance(error, TooManyFailuresError) else {})
+    return page
 
 
 router = APIRouter(include_in_schema=False)
@@ -122,7 +126,11 @@ async def start(request: Request, service: Annotated[StatusService, Depends(stat
     return _page(
         "start.html",
         policy=_WITH_SCRIPT,
-        status=await service.snapshot(),
+        version=__version__,
+        now=(now := service.now),
+        facts=(facts := service.facts()),
+        uptime=(now - facts.started) / _SECOND,
+        keys=await service.keys(),
         workspaces=None if workspaces is None else await workspaces.overview(opened_by(request)),
         places=places,
         ago=ago,

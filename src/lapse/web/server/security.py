@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -28,6 +27,8 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
 from lapse.engine.running.logins import LoginFailures
+from lapse.engine.verbs.place import Caller
+from lapse.files.ownership import user_name
 from lapse.web.api.errors import (
     BodyTooLargeError,
     CutOffError,
@@ -38,6 +39,7 @@ from lapse.web.api.errors import (
     NotLoggedInError,
     OriginNotAllowedError,
     StoppingError,
+    TooManyFailuresError,
 )
 from lapse.web.api.problems import REQUEST_ID, problem
 
@@ -49,6 +51,9 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 MAX_BODY_BYTES: Final = 1 << 20
 """A swap of two values of 65536 control characters, each of them six in JSON, takes 786 kB: the largest request."""
+
+MAX_LARGE_BODY_BYTES: Final = 64 << 20
+"""A plan has about 600 bytes for each item, so one of a hundred thousand fits. Read after the token was checked."""
 
 _log = get_logger("lapse.web")
 _ORIGIN: Final = re.compile(r"https?://([^/@\s]+)")
@@ -69,6 +74,10 @@ class Principal:
 
     token_id: str
     scopes: frozenset[str]
+    name: str = ""
+    """Of the token; empty where it has none."""
+    is_owner: bool = False
+    """Whether it is the token of the user who runs the server."""
 
 
 NOBODY: Final = Principal("", frozenset())
@@ -79,6 +88,17 @@ def actor_of(request: HTTPConnection) -> str:
     """Return the name of the sender of a request in the journal."""
     principal: Principal = request.scope[PRINCIPAL]
     return f"http token {principal.token_id}"
+
+
+def caller_of(request: HTTPConnection) -> Caller:
+    """Return who asks, for the verbs.
+
+    Two tokens of one name are one person, and the owner's token is the user of this machine.
+    """
+    principal: Principal = request.scope[PRINCIPAL]
+    name = user_name() if principal.is_owner else principal.name
+    kind = "user" if principal.is_owner else "token"
+    return Caller(actor_of(request), f"{kind} {name}" if name else None)
 
 
 Admit = Callable[["Head"], Principal]
@@ -197,17 +217,19 @@ class Guard:
         log_in_page: Callable[[LapseError], Response] | None = None,
         failures: LoginFailures | None = None,
         max_body: int = MAX_BODY_BYTES,
+        large_bodies: Container[str] = (),
     ) -> None:
         """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin.
 
         ``is_public`` tells which paths need no token, ``log_in_page`` makes the page that a browser without one gets,
-        and ``failures`` is told of wrong tokens and sessions, and says when to answer.
+        and ``failures`` is told of wrong tokens and sessions, and says who is put off. ``large_bodies`` are paths at
+        which a body may have `MAX_LARGE_BODY_BYTES`.
         """
         self._app = app
         self._hosts = hosts
         self._admit, self._is_public = admit, is_public
         self._log_in_page, self._failures = log_in_page, failures
-        self._max_body = max_body
+        self._max_body, self._large_bodies = max_body, large_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then pass on; whatever goes wrong is answered with a problem document."""
@@ -221,9 +243,8 @@ class Guard:
             if body is not None:
                 await self._app(scope, _replay(body, receive), answer)
         except LapseError as error:
-            if self._failures is not None:
-                await wait_after(error, scope, self._failures)
-            await self._refusal(scope, error, request_id)(scope, receive, answer)
+            told = error if self._failures is None else put_off(error, scope, self._failures)
+            await self._refusal(scope, told, request_id)(scope, receive, answer)
         except asyncio.CancelledError:
             # Only a server that stops does this, to requests that it will not wait for any longer.
             if answer.status is not None:
@@ -253,10 +274,11 @@ class Guard:
         if self._admit is not None:
             scope[PRINCIPAL] = NOBODY if self._is_public(scope["path"]) else self._admit(head)
         check_json(head)
+        limit = MAX_LARGE_BODY_BYTES if scope.get("path") in self._large_bodies else self._max_body
         announced = (head.only("content-length") or "").lstrip("0")  # digits only: the server has refused anything else
-        if len(announced) > len(str(self._max_body)) or int(announced or 0) > self._max_body:
-            raise BodyTooLargeError(limit=self._max_body)
-        return await _read(receive, self._max_body)
+        if len(announced) > len(str(limit)) or int(announced or 0) > limit:
+            raise BodyTooLargeError(limit=limit)
+        return await _read(receive, limit)
 
     def _refusal(self, scope: Scope, error: LapseError, request_id: str) -> Response:
         wants_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
@@ -265,11 +287,12 @@ class Guard:
         return problem(error, request_id)
 
 
-async def wait_after(error: LapseError, scope: Scope, failures: LoginFailures) -> None:
-    """Count a failed log-in, and wait until it may be answered."""
-    if isinstance(error, NotLoggedInError) and error.proof is not None:
-        with suppress(asyncio.CancelledError):  # the server stops; the answer can still go out
-            await failures.failed(error.proof, (scope.get("client") or ("",))[0])
+def put_off(error: LapseError, scope: Scope, failures: LoginFailures) -> LapseError:
+    """Count a failed log-in; return what is answered: the error, or that the caller has failed too often."""
+    if not isinstance(error, NotLoggedInError) or error.proof is None:
+        return error
+    seconds = failures.failed(error.proof, (scope.get("client") or ("",))[0])
+    return error if seconds is None else TooManyFailuresError(seconds=seconds)
 
 
 class _Answer:

@@ -50,6 +50,8 @@ class ActivityDoubt(Reason):
     """An entry of this workspace is not what it should be."""
     UNREACHABLE = "activity_unreachable"
     """The store did not answer; what a caller makes of an `ActivityUnavailableError`."""
+    ELSEWHERE = "activity_elsewhere"
+    """Another process counts it, and answers for it: a running Lapse."""
     PROBE_FAILED = "probe_failed"
     """The workspace has a probe, and its program did not answer it, or not as expected."""
     PROBE_UNANSWERED = "probe_unanswered"

@@ -102,6 +102,14 @@ class Archives:
         """Return the key of the newest archive."""
         return max(self._keys(workspace), key=lambda key: key.number, default=None)
 
+    def size_of(self, workspace: WorkspaceId) -> int | None:
+        """Return the bytes of the newest archive; None where there is none here, or it cannot be looked at."""
+        try:
+            newest = self.newest(workspace)
+            return None if newest is None else (self._of(workspace) / newest.file).stat().st_size
+        except (ArchiveFailedError, OSError):
+            return None
+
     def restore(
         self, workspace: WorkspaceId, volume: Path, *, expected: str | None = None, stop: Stop = _never
     ) -> ArchiveKey:

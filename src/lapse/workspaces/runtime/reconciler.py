@@ -10,7 +10,7 @@ store or the end of the process, is gone on with by the next process that looks;
 action is tried three times, with growing pauses; then, or when its time is over, the workspace is in ERROR and stays
 there until a user acts. Who comes before a workspace is really taken down finds it where it is: the step is given up,
 and an archiving is abandoned as long as the volume is there. One that is deleted cannot be acted on by anybody, so its
-removal is tried again and again.
+removal, or its way into the trash, is tried again and again.
 
 The time of an operation is monotonic time of the process that works on it, from the moment it was claimed or taken
 over: time during which no Lapse ran does not count. Of what moves data, only time without progress counts.
@@ -80,7 +80,7 @@ _INTERVAL_SECONDS: Final = 1.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _AGAIN_SECONDS: Final = 300.0
-"""After which the removal of a deleted workspace that failed is tried again."""
+"""After which a step of a deleted workspace that failed is tried again."""
 _PROGRESS_SECONDS: Final = 2.0
 """How often to ask how far an action is."""
 _SETTLE_SECONDS: Final = 10.0
@@ -491,9 +491,12 @@ class Reconciler:
 
     async def _fail(self, job: _Job, reason: FailureReason, message: str) -> None:
         _log.warning("operation_failed", operation=job.operation.value, why=reason.value, reason=message)
-        if job.operation is Operation.DELETING:
+        if job.workspace.deleted_at is not None:
             self._not_before_ns[job.workspace.id] = self._clock.monotonic_ns() + round(_AGAIN_SECONDS * _NS)
-        await self._store.fail(job.workspace.id, job.op_id, reason=reason.value, message=message, now=self._now())
+        if job.workspace.trash_until is not None:  # nobody could clear an error of it
+            await self._store.complete(job.workspace.id, job.op_id, now=self._now())
+        else:
+            await self._store.fail(job.workspace.id, job.op_id, reason=reason.value, message=message, now=self._now())
         self._watches.pop(job.workspace.id, None)
         with suppress(LapseError):  # a later look tells as well whether the data is in place
             await self._health.look([job.workspace.id])

@@ -74,6 +74,8 @@ class RestReason(StrEnum):
     AS_WANTED = "as_wanted"
     ERROR = "error"
     """Until a user acts."""
+    IN_TRASH = "in_trash"
+    """Until its time there is over, or somebody brings it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +136,23 @@ def plan(workspace: Workspace) -> Step:
     if workspace.operation is not Operation.NONE and workspace.op_id is not None:
         return GoOn(workspace.operation, workspace.op_id)
     if workspace.deleted_at is not None:
-        return Begin(Operation.DELETING)
+        return Begin(Operation.DELETING) if workspace.trash_until is None else _into_trash(workspace)
     if workspace.error_reason is not None:
         return Rest(RestReason.ERROR)
     return _towards(workspace)
+
+
+def _into_trash(workspace: Workspace) -> Step:
+    """Return the step that makes an archive of one that is in the trash, where it rests until its time is over."""
+    match workspace.observed_status:
+        case ObservedStatus.RUNNING:
+            return Begin(Operation.STOPPING)
+        case ObservedStatus.STANDBY:
+            return Begin(Operation.ARCHIVING)
+        case ObservedStatus.ERROR:
+            return Observe()
+        case ObservedStatus.PENDING:
+            return Rest(RestReason.IN_TRASH)
 
 
 def _towards(workspace: Workspace) -> Step:

@@ -6,11 +6,11 @@ Guarantees, of every store.
   writes in one step, so of two callers at the same moment one is first, and the other sees what that one did.
 - Times are given, never read from a clock. ``last_access_at`` never moves back, for any writer.
 - ``version`` is one more after each change of what people want: desired state, command, port, owner, probe, TTLs,
-  holds, deletion, and a first connection. Nothing else changes it.
+  holds, extensions, deletion, and a first connection. Nothing else changes it.
 - ``port`` is where the program that runs was told to listen. Another port that people set while one runs, or while
   that is not known (ERROR), waits in ``next_port`` until the workspace is observed without a program.
 - A deleted workspace is unknown to all calls of people and of the proxy. `get`, `pending_work` and the calls of the
-  reconciler still know it, until `forget`.
+  reconciler still know it, until `forget`. So does the trash, from which it comes back with all that it had.
 - ``check_after`` is set anew where the time may have become shorter: when the observed status changes (one TTL from
   then), when TTLs change and when a hold is made or released (at once). Later than that only by `advance_checks`.
 
@@ -94,12 +94,25 @@ class StoreReader(Protocol):
         """Return those that the reconciler has to look at, in the order of their ids; ``after`` is the last id.
 
         They are deleted, or have an operation, or are observed in another state than the desired one. Those with an
-        error are left out until it is cleared, unless they are deleted.
+        error are left out until it is cleared, unless they are deleted, and those that rest in the trash.
         """
+        ...
+
+    async def trashed(
+        self, *, before: Ms | None = None, limit: int = 1000, after: WorkspaceId | None = None
+    ) -> Sequence[Workspace]:
+        """Return what is in the trash, or those of it whose time ends before a moment; in the order of their ids."""
         ...
 
     async def at_port(self, port: int, *, node: str | None) -> Sequence[Workspace]:
         """Return those of a node (None: of all) that are not deleted and have this port, now or from the next start."""
+        ...
+
+    async def count_by_status(self) -> Mapping[ObservedStatus, int]:
+        """Return how many are not deleted, by their observed status; every status is there.
+
+        The cost grows with the number of all workspaces; nobody else waits for it.
+        """
         ...
 
     async def check(self) -> None:
@@ -148,17 +161,46 @@ class Wanting(Protocol):
         ...
 
     async def hold(
-        self, workspace: WorkspaceId, reason: str, *, until: Ms | None = None, version: int | None = None, now: Ms
+        self,
+        workspace: WorkspaceId,
+        reason: str,
+        *,
+        until: Ms | None = None,
+        by: str | None = None,
+        is_legal: bool = False,
+        version: int | None = None,
+        now: Ms,
     ) -> Workspace:
-        """Keep it from lapsing, until then or until it is released; a later hold replaces an earlier one."""
+        """Keep it from lapsing, until then or until it is released; a later hold replaces an earlier one.
+
+        That it is no weaker one is looked at by `lapse.workspaces.verbs.hold`.
+        """
         ...
 
     async def release(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
         """End a hold, if there is one."""
         ...
 
-    async def mark_deleted(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
-        """Give the name free and leave the rest to the reconciler; `OperationUnderWayError` as above."""
+    async def extend(self, workspace: WorkspaceId, until: Ms, *, version: int | None = None, now: Ms) -> Workspace:
+        """Give it time until then, never until an earlier moment than before."""
+        ...
+
+    async def mark_deleted(
+        self, workspace: WorkspaceId, *, trash_until: Ms | None = None, version: int | None = None, now: Ms
+    ) -> Workspace:
+        """Give the name free and leave the rest to the reconciler; `OperationUnderWayError` as above.
+
+        With ``trash_until`` it goes to the trash: it is wanted as an archive, an error of it is forgotten, and it is
+        removed only after `to_removal`.
+        """
+        ...
+
+    async def bring_back(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
+        """Take one out of the trash, and want its data in place; also while it is being archived.
+
+        Raises `UnknownWorkspaceError` for one that is not in the trash (any more), and `WorkspaceExistsError` when
+        another one has its name.
+        """
         ...
 
     async def clear_error(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
@@ -214,6 +256,12 @@ class Lapsing(Protocol):
         """Want PENDING for those in standby; the same otherwise."""
         ...
 
+    async def to_removal(
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
+    ) -> AbstractSet[WorkspaceId]:
+        """Take those out of the trash for good that are there and have no operation; the reconciler removes them."""
+        ...
+
 
 class Working(Protocol):
     """What the reconciler and the health monitor do. Who is no longer in charge (another ``op_id``) does nothing."""
@@ -224,7 +272,8 @@ class Working(Protocol):
         """Begin an operation if there is none; return whether it is ours.
 
         ``version`` is that of the plan: without it, one who comes between plan and claim would be stopped. DELETING
-        is for those that are deleted, everything else for those that are neither deleted nor in error.
+        is for those that are deleted, STOPPING and ARCHIVING also for those in the trash, everything else for those
+        that are neither deleted nor in error.
         """
         ...
 

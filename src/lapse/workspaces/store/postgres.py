@@ -56,21 +56,23 @@ class PostgresWorkspaceStore(SqlStore):
 
     async def check(self) -> None:
         """See `Reading`."""
-        try:
-            await self._database.read(_SQL["check"], {})
-        except DatabaseError as error:
-            raise translate(error) from error.__cause__
+        await self._look("check", {})
 
     async def close(self) -> None:
         """See `WorkspaceStore`."""
         await self._database.close()
 
     async def _read(self, name: str, values: Values) -> Sequence[Workspace]:
+        return self._workspaces(name, await self._look(name, values))
+
+    async def _count(self, name: str) -> Sequence[Row]:
+        return await self._look(name, {})
+
+    async def _look(self, name: str, values: Values) -> Sequence[Row]:
         try:
-            rows = await self._database.read(_SQL[name], values)
+            return await self._database.read(_SQL[name], values)
         except DatabaseError as error:
             raise translate(error) from error.__cause__
-        return self._workspaces(name, rows)
 
     async def _write(self, name: str, values: Values) -> Sequence[Row]:
         try:

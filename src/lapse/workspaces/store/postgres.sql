@@ -34,10 +34,15 @@ WHERE deleted_at IS NULL AND (port = %(port)s::int8 OR next_port = %(port)s::int
     AND (%(node)s::text IS NULL OR node_id IS NULL OR node_id = %(node)s::text)
 ORDER BY name
 
+-- name: count_by_status
+-- Reads the whole table; why it has no index is said in sqlite.sql.
+SELECT observed_status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY observed_status
+
 -- name: pending_work
 -- The condition of its index.
 SELECT {columns} FROM workspaces
-WHERE (deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
+WHERE ((deleted_at IS NOT NULL AND (trash_until IS NULL OR observed_status <> 'PENDING'))
+        OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
     AND id > %(after)s
 ORDER BY id LIMIT %(limit)s::int8
 
@@ -88,19 +93,48 @@ RETURNING {columns}
 -- name: hold
 -- It may end earlier than the one before, whose end the next look waits for.
 UPDATE workspaces SET
-    hold_reason = %(reason)s, hold_until = %(until)s, check_after = least(check_after, %(now)s::int8), version = version + 1
+    hold_reason = %(reason)s, hold_until = %(until)s, hold_by = %(by)s, hold_is_legal = %(is_legal)s,
+    check_after = least(check_after, %(now)s::int8), version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
 RETURNING {columns}
 
 -- name: release
 -- Whoever looks at a held one may have put off the next look for long.
-UPDATE workspaces SET hold_reason = NULL, hold_until = NULL, check_after = least(check_after, %(now)s::int8), version = version + 1
+UPDATE workspaces SET
+    hold_reason = NULL, hold_until = NULL, hold_by = NULL, hold_is_legal = false,
+    check_after = least(check_after, %(now)s::int8), version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
 RETURNING {columns}
 
+-- name: extend
+-- The next look stays where it is: it comes too early, and is put off then.
+UPDATE workspaces SET extended_until = greatest(extended_until, %(until)s::int8), version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+RETURNING {columns}
+
+-- name: trashed
+SELECT {columns} FROM workspaces
+WHERE trash_until IS NOT NULL AND trash_until < %(before)s::int8 AND id > %(after)s ORDER BY id LIMIT %(limit)s::int8
+
 -- name: mark_deleted
-UPDATE workspaces SET deleted_at = %(now)s::int8, version = version + 1
+-- In the trash it is wanted as an archive, and an error does not keep anybody from making it one.
+UPDATE workspaces SET
+    deleted_at = %(now)s::int8, trash_until = %(trash_until)s::int8, version = version + 1,
+    desired_state = CASE WHEN %(trash_until)s::int8 IS NULL THEN desired_state ELSE 'PENDING' END,
+    error_reason = CASE WHEN %(trash_until)s::int8 IS NULL THEN error_reason END,
+    error_message = CASE WHEN %(trash_until)s::int8 IS NULL THEN error_message END,
+    error_status = CASE WHEN %(trash_until)s::int8 IS NULL THEN error_status END
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND operation = 'NONE'
+RETURNING {columns}
+
+-- name: bring_back
+-- Its data is wanted in place again, where it has any.
+UPDATE workspaces AS kept SET
+    deleted_at = NULL, trash_until = NULL, version = version + 1, desired_by = 'user',
+    desired_state = CASE WHEN observed_status = 'PENDING' AND archive_key IS NULL AND operation = 'NONE' THEN 'PENDING' ELSE 'STANDBY' END,
+    last_access_at = greatest(last_access_at, %(now)s::int8), check_after = least(check_after, %(now)s::int8)
+WHERE id = %(id)s AND trash_until IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM workspaces AS other WHERE other.name = kept.name AND other.deleted_at IS NULL)
 RETURNING {columns}
 
 -- name: clear_error
@@ -156,10 +190,23 @@ WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at 
     AND kept.observed_status = 'STANDBY' AND kept.desired_state = 'STANDBY' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
 RETURNING kept.id
 
+-- name: to_removal
+UPDATE workspaces AS kept SET trash_until = NULL, version = kept.version + 1
+FROM unnest(%(id)s::text[], %(version)s::int8[], %(last_access_at)s::int8[], %(status_changed_at)s::int8[])
+    AS seen (id, version, last_access_at, status_changed_at)
+WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at = seen.last_access_at
+    AND kept.status_changed_at = seen.status_changed_at AND kept.trash_until IS NOT NULL AND kept.operation = 'NONE'
+RETURNING kept.id
+
 -- name: claim
 UPDATE workspaces SET operation = %(operation)s, op_id = %(op_id)s, op_started_at = %(now)s::int8, op_tries = 0, op_note = NULL
 WHERE id = %(id)s AND operation = 'NONE' AND version = coalesce(%(version)s::int8, version)
-    AND (deleted_at IS NOT NULL) = (%(operation)s::text = 'DELETING') AND (error_reason IS NULL OR %(operation)s::text = 'DELETING')
+    AND CASE
+        WHEN deleted_at IS NULL THEN %(operation)s::text <> 'DELETING'
+        WHEN trash_until IS NULL THEN %(operation)s::text = 'DELETING'
+        ELSE %(operation)s::text IN ('STOPPING', 'ARCHIVING')
+    END
+    AND (error_reason IS NULL OR %(operation)s::text = 'DELETING')
 RETURNING id
 
 -- name: tried

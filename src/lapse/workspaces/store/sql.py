@@ -38,8 +38,10 @@ from lapse.workspaces.model import (
     Changes,
     CheckPlace,
     DesiredBy,
+    ObservedStatus,
     Operation,
     Workspace,
+    check_extension,
     check_hold,
     check_limit,
     is_id,
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
         DesiredState,
         Ms,
         NewWorkspace,
-        ObservedStatus,
         OpId,
         ProbeAnswer,
         WorkspaceCandidate,
@@ -108,6 +109,10 @@ class SqlStore(ABC):
     @abstractmethod
     async def _read(self, name: str, values: Values) -> Sequence[Workspace]:
         """Run a statement that only looks."""
+
+    @abstractmethod
+    async def _count(self, name: str) -> Sequence[Row]:
+        """Run a statement that only looks, at many rows, and returns numbers of them."""
 
     @abstractmethod
     async def _write(self, name: str, values: Values) -> Sequence[Row]:
@@ -173,9 +178,22 @@ class SqlStore(ABC):
         check_limit(limit)
         return await self._read("pending_work", {"limit": limit, "after": storable(after or "")})
 
+    async def trashed(
+        self, *, before: Ms | None = None, limit: int = 1000, after: WorkspaceId | None = None
+    ) -> Sequence[Workspace]:
+        """See `Reading`."""
+        check_limit(limit)
+        ends = LARGEST_VERSION if before is None else before
+        return await self._read("trashed", {"before": ends, "limit": limit, "after": storable(after or "")})
+
     async def at_port(self, port: int, *, node: str | None) -> Sequence[Workspace]:
         """See `Reading`."""
         return await self._read("at_port", {"port": port, "node": node})
+
+    async def count_by_status(self) -> Mapping[ObservedStatus, int]:
+        """See `Reading`."""
+        counts = {ObservedStatus(status): int(count) for status, count in await self._count("count_by_status")}
+        return {status: counts.get(status, 0) for status in ObservedStatus}
 
     # --- wanting -----------------------------------------------------------------------------------------------------
 
@@ -221,19 +239,47 @@ class SqlStore(ABC):
         return await self.configure(workspace, changes, version=version, now=now)
 
     async def hold(
-        self, workspace: WorkspaceId, reason: str, *, until: Ms | None = None, version: int | None = None, now: Ms
+        self,
+        workspace: WorkspaceId,
+        reason: str,
+        *,
+        until: Ms | None = None,
+        by: str | None = None,
+        is_legal: bool = False,
+        version: int | None = None,
+        now: Ms,
     ) -> Workspace:
         """See `Wanting`."""
         check_hold(reason, until, now=now)
-        return await self._change("hold", workspace, {"reason": reason, "until": until, "now": now}, version=version)
+        kept_by = None if by is None else storable(by)
+        values = {"reason": reason, "until": until, "by": kept_by, "is_legal": is_legal, "now": now}
+        return await self._change("hold", workspace, values, version=version)
+
+    async def extend(self, workspace: WorkspaceId, until: Ms, *, version: int | None = None, now: Ms) -> Workspace:
+        """See `Wanting`."""
+        check_extension(until, now=now)
+        return await self._change("extend", workspace, {"until": until}, version=version)
 
     async def release(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
         """See `Wanting`."""
         return await self._change("release", workspace, {"now": now}, version=version)
 
-    async def mark_deleted(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
+    async def mark_deleted(
+        self, workspace: WorkspaceId, *, trash_until: Ms | None = None, version: int | None = None, now: Ms
+    ) -> Workspace:
         """See `Wanting`."""
-        return await self._change("mark_deleted", workspace, {"now": now}, version=version, unless_busy=True)
+        values = {"now": now, "trash_until": trash_until}
+        return await self._change("mark_deleted", workspace, values, version=version, unless_busy=True)
+
+    async def bring_back(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
+        """See `Wanting`."""
+        rows = await self._write("bring_back", {"id": workspace, "now": now}) if is_id(workspace) else ()
+        if rows:
+            return self._workspace(rows[0])
+        found = await self._find(workspace)
+        if found is None or found.trash_until is None:
+            raise UnknownWorkspaceError(workspace=storable(workspace))
+        raise WorkspaceExistsError(workspace=found.name)
 
     async def clear_error(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
         """See `Wanting`."""
@@ -278,6 +324,12 @@ class SqlStore(ABC):
     ) -> AbstractSet[WorkspaceId]:
         """See `Lapsing`."""
         return await self._transition("to_pending", candidates, also)
+
+    async def to_removal(
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
+    ) -> AbstractSet[WorkspaceId]:
+        """See `Lapsing`."""
+        return await self._transition("to_removal", candidates, also)
 
     # --- working -----------------------------------------------------------------------------------------------------
 
@@ -413,7 +465,7 @@ class SqlStore(ABC):
         return await self._write_each(name, columns, shared=shared or {}, also=also, places=places or {})
 
 
-_FOR_ALL: Final = frozenset({"standby_candidates", "archive_candidates", "pending_work"})
+_FOR_ALL: Final = frozenset({"standby_candidates", "archive_candidates", "pending_work", "trashed"})
 _FIRST: Final = {"after_check": _BEFORE_ALL, "after_id": ""}
 _COMPARED: Final = ("id", "version", "last_access_at", "status_changed_at")
 

@@ -47,12 +47,15 @@ _WITH_RECORD: Final = (
 )  # fmt: skip
 SCHEMA_WITH_RECORD: Final = Schema(_APPLICATION, _WITH_RECORD)
 """Of earlier versions: with tables of a journal and of freezes, which are in the state folder's own record."""
-SCHEMA: Final = Schema(_APPLICATION, (*_WITH_RECORD, _SQL["schema_4"], *LEASE_SCRIPTS))
+SCHEMA: Final = Schema(
+    _APPLICATION, (*_WITH_RECORD, _SQL["schema_4"], *LEASE_SCRIPTS, _SQL["schema_5"], _SQL["schema_6"])
+)
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""
 _QUICK_PAGE: Final = 500
 """A page up to this long is read where it is asked for; longer ones in a thread, else the event loop stands still."""
 _COMMAND_AT: Final = COLUMNS.index("command")
+_LEGAL_AT: Final = COLUMNS.index("hold_is_legal")
 
 
 def open_sqlite_store(path: Path, *, synchronous: Synchronous = Synchronous.FULL) -> SqliteWorkspaceStore:
@@ -89,6 +92,9 @@ class SqliteWorkspaceStore(SqlStore):
             return self._workspaces(name, self._look(name, values))
         return await asyncio.to_thread(lambda: self._workspaces(name, self._look(name, values)))
 
+    async def _count(self, name: str) -> Sequence[Row]:
+        return await asyncio.to_thread(self._look, name, {})
+
     async def _write(self, name: str, values: Values) -> Sequence[Row]:
         return await self._commit(lambda cursor: cursor.execute(_SQL[name], values).fetchall())
 
@@ -114,6 +120,7 @@ class SqliteWorkspaceStore(SqlStore):
     def _workspace(self, row: Row) -> Workspace:
         values = list(row)
         values[_COMMAND_AT] = msgspec.json.decode(values[_COMMAND_AT])
+        values[_LEGAL_AT] = bool(values[_LEGAL_AT])
         return workspace_of(values)
 
     def _command(self, command: Sequence[str]) -> object:

@@ -76,6 +76,21 @@ DROP TABLE journal;
 DROP TABLE brakes;
 DROP TABLE safety_notes;
 
+-- name: schema_5
+-- Who holds it, whether that is a legal hold, and until when a person has extended it.
+ALTER TABLE workspaces ADD COLUMN hold_by TEXT;
+ALTER TABLE workspaces ADD COLUMN hold_is_legal INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workspaces ADD COLUMN extended_until INTEGER;
+
+-- name: schema_6
+-- The trash: until when a deleted one can come back. What rests there is no work for anybody.
+ALTER TABLE workspaces ADD COLUMN trash_until INTEGER;
+CREATE INDEX workspaces_in_trash ON workspaces (id) WHERE trash_until IS NOT NULL;
+DROP INDEX workspaces_with_work;
+CREATE INDEX workspaces_with_work ON workspaces (id)
+    WHERE (deleted_at IS NOT NULL AND (trash_until IS NULL OR observed_status <> 'PENDING'))
+        OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL);
+
 -- name: get
 SELECT {columns} FROM workspaces WHERE id = :id
 
@@ -106,10 +121,16 @@ SELECT {columns} FROM workspaces
 WHERE deleted_at IS NULL AND (port = :port OR next_port = :port) AND (:node IS NULL OR node_id IS NULL OR node_id = :node)
 ORDER BY name
 
+-- name: count_by_status
+-- Reads the whole table. An index by status would be five times as fast, and the planner would take it for the candidates as well: then the
+-- cost of each tick of the TTL manager would grow with all workspaces in standby.
+SELECT observed_status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY observed_status
+
 -- name: pending_work
 -- Word for word the condition of its index, else that would not be used.
 SELECT {columns} FROM workspaces
-WHERE (deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
+WHERE ((deleted_at IS NOT NULL AND (trash_until IS NULL OR observed_status <> 'PENDING'))
+        OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
     AND id > :after
 ORDER BY id LIMIT :limit
 
@@ -158,19 +179,48 @@ RETURNING {columns}
 
 -- name: hold
 -- It may end earlier than the one before, whose end the next look waits for.
-UPDATE workspaces SET hold_reason = :reason, hold_until = :until, check_after = min(check_after, :now), version = version + 1
+UPDATE workspaces SET
+    hold_reason = :reason, hold_until = :until, hold_by = :by, hold_is_legal = :is_legal,
+    check_after = min(check_after, :now), version = version + 1
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 
 -- name: release
 -- Whoever looks at a held one may have put off the next look for long.
-UPDATE workspaces SET hold_reason = NULL, hold_until = NULL, check_after = min(check_after, :now), version = version + 1
+UPDATE workspaces SET
+    hold_reason = NULL, hold_until = NULL, hold_by = NULL, hold_is_legal = 0,
+    check_after = min(check_after, :now), version = version + 1
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 
+-- name: extend
+-- The next look stays where it is: it comes too early, and is put off then.
+UPDATE workspaces SET extended_until = max(coalesce(extended_until, :until), :until), version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+RETURNING {columns}
+
+-- name: trashed
+SELECT {columns} FROM workspaces WHERE trash_until IS NOT NULL AND trash_until < :before AND id > :after ORDER BY id LIMIT :limit
+
 -- name: mark_deleted
-UPDATE workspaces SET deleted_at = :now, version = version + 1
+-- In the trash it is wanted as an archive, and an error does not keep anybody from making it one.
+UPDATE workspaces SET
+    deleted_at = :now, trash_until = :trash_until, version = version + 1,
+    desired_state = CASE WHEN :trash_until IS NULL THEN desired_state ELSE 'PENDING' END,
+    error_reason = CASE WHEN :trash_until IS NULL THEN error_reason END,
+    error_message = CASE WHEN :trash_until IS NULL THEN error_message END,
+    error_status = CASE WHEN :trash_until IS NULL THEN error_status END
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND operation = 'NONE'
+RETURNING {columns}
+
+-- name: bring_back
+-- Its data is wanted in place again, where it has any.
+UPDATE workspaces SET
+    deleted_at = NULL, trash_until = NULL, version = version + 1, desired_by = 'user',
+    desired_state = CASE WHEN observed_status = 'PENDING' AND archive_key IS NULL AND operation = 'NONE' THEN 'PENDING' ELSE 'STANDBY' END,
+    last_access_at = max(last_access_at, :now), check_after = min(check_after, :now)
+WHERE id = :id AND trash_until IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM workspaces AS other WHERE other.name = workspaces.name AND other.deleted_at IS NULL)
 RETURNING {columns}
 
 -- name: clear_error
@@ -214,10 +264,21 @@ WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND s
     AND observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 'NONE' AND deleted_at IS NULL
 RETURNING id
 
+-- name: to_removal
+UPDATE workspaces SET trash_until = NULL, version = version + 1
+WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND status_changed_at = :status_changed_at
+    AND trash_until IS NOT NULL AND operation = 'NONE'
+RETURNING id
+
 -- name: claim
 UPDATE workspaces SET operation = :operation, op_id = :op_id, op_started_at = :now, op_tries = 0, op_note = NULL
 WHERE id = :id AND operation = 'NONE' AND version = coalesce(:version, version)
-    AND (deleted_at IS NOT NULL) = (:operation = 'DELETING') AND (error_reason IS NULL OR :operation = 'DELETING')
+    AND CASE
+        WHEN deleted_at IS NULL THEN :operation <> 'DELETING'
+        WHEN trash_until IS NULL THEN :operation = 'DELETING'
+        ELSE :operation IN ('STOPPING', 'ARCHIVING')
+    END
+    AND (error_reason IS NULL OR :operation = 'DELETING')
 RETURNING id
 
 -- name: tried

@@ -1,0 +1,256 @@
+"""Commands that read the record of a place: ``lapse journal``, ``lapse status`` and ``lapse trash``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from lapse.cli.context import InCluster
+from lapse.cli.flags import VerbFlags
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_views
+from lapse.cli.usage import NumberError, commands_of
+
+if TYPE_CHECKING:
+    from lapse.engine.verbs.contract import JournalRequest, StatusView, Verbs
+    from lapse.engine.view import Columns
+
+_FOLLOW_SECONDS: Final = 1.0
+trash_app = App("trash", help="See what lapsed and can be brought back.", help_format="plaintext")
+_trash = commands_of(trash_app)
+
+
+# --- journal ----------------------------------------------------------------------------------------------------------
+
+
+def journal(  # noqa: PLR0913 - one for each flag
+    *,
+    flags: VerbFlags = VerbFlags(),
+    since: Annotated[str | None, Parameter(metavar="WHEN", help="How far back: 1d, or a time.")] = None,
+    until: Annotated[str | None, Parameter(metavar="WHEN", help="Up to when: so long ago, as 1h, or a time.")] = None,
+    domain: Annotated[str | None, Parameter(help="Only this domain; audit for what people did.")] = None,
+    address: Annotated[str | None, Parameter(help="Only about this thing.")] = None,
+    actor: Annotated[str | None, Parameter(metavar="NAME", help="Only what this person or loop did.")] = None,
+    outcome: Annotated[str | None, Parameter(metavar="WORD", help="Only this outcome, such as ended or held.")] = None,
+    limit: Annotated[int, Parameter(help="How many rows at most, without --follow; 0 for all.")] = 100,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], help="Go on with rows as they come.", negative=(), show_default=False)
+    ] = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Tell who let what lapse, when, and by which rule.
+
+    The newest rows first; with --follow, new rows as they are written. With
+    -o json each row is one line.
+    """
+    from lapse.cli.context import ask
+    from lapse.engine.verbs.contract import JournalRequest
+
+    if limit < 0:
+        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
+    asked = JournalRequest(
+        since=since,
+        until=until,
+        domain=domain,
+        address=address,
+        actor=actor,
+        outcome=outcome,
+        limit=min(limit or 1000, 1000),
+    )
+    if follow:
+        return ask(flags, lambda verbs: _follow(verbs, asked, output), cluster=cluster)
+    rows = ask(flags, lambda verbs: _rows(verbs, asked, limit), cluster=cluster)
+    _print_rows(rows, output)
+    return ExitCode.DONE
+
+
+async def _rows(verbs: Verbs, asked: JournalRequest, limit: int) -> list[Any]:
+    """Return as many rows as are wanted, page by page; 0: all."""
+    from msgspec.structs import replace
+
+    found: list[Any] = []
+    while True:
+        page = await verbs.journal(replace(asked, limit=min(1000, limit - len(found)) if limit else 1000))
+        found += page.items
+        if page.next is None or len(found) >= limit > 0:
+            return found
+        asked = replace(asked, before=page.next)
+
+
+async def _follow(verbs: Verbs, asked: JournalRequest, output: Output) -> int:
+    from msgspec.structs import replace
+
+    from lapse.core.clock import SystemClock
+
+    clock = SystemClock()
+    asked = replace(asked, after="end", since=None, until=None)
+    while True:
+        page = await verbs.journal(asked)
+        _print_rows(page.items, output, is_more=True)
+        asked = replace(asked, after=page.next)
+        if not page.items:
+            await clock.sleep(_FOLLOW_SECONDS)
+
+
+def _print_rows(rows: list[Any], output: Output, *, is_more: bool = False) -> None:
+    from lapse.engine.journal.view import COLUMNS, row_line
+
+    if output is Output.JSON:
+        for row in rows:
+            print_json(row)
+    elif is_more:
+        for row in rows:
+            print(row_line(row), flush=True)  # noqa: T201 - a line of a result, as it comes
+    elif rows:
+        print_views(rows, COLUMNS)
+    else:
+        message("Nothing was journalled that fits.")
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def status(*, flags: VerbFlags = VerbFlags(), cluster: InCluster = False, output: OutputOption = Output.TABLE) -> int:
+    """Show what runs, what stands still, and what lapses next.
+
+    Of a state folder or a cluster its stores are read; who leads, and what the
+    loops do, tells a running Lapse: --server.
+    """
+    from lapse.cli.context import ask
+
+    told = ask(flags, lambda verbs: verbs.status(), cluster=cluster)
+    if output is Output.JSON:
+        print_json(told)
+    else:
+        _print_status(told)
+    return ExitCode.DONE
+
+
+_DOMAINS: Final[Columns] = {
+    "domain": "name",
+    "acts": lambda one, _: "frozen" if one.frozen else one.act,
+    "due": "due",
+    "held": "held",
+    "next": lambda one, now: None if one.next_lapse is None else _in(one.next_lapse, now),
+    "next thing": "next_address",
+    "budget left": lambda one, _: None if one.budget is None or one.budget.left is None else one.budget.left,
+    "problem": lambda one, _: one.problem or (None if one.frozen is None else str(one.frozen)),
+}
+_LOOPS: Final[Columns] = {
+    "loop": "name",
+    "domain": "domain",
+    "ticks": "ticks",
+    "errors": "errors",
+    "last success": lambda one, now: None if one.last_success is None else _in(one.last_success, now),
+    "next": lambda one, now: None if one.next_run is None else _in(one.next_run, now),
+    "last error": "last_error",
+}
+
+
+def _print_status(told: StatusView) -> None:
+    leads = {True: "leads", False: "does not lead", None: "nothing runs, or it was not asked: see --server"}
+    facts = [
+        ("place", told.place),
+        ("version", told.version),
+        ("now", str(told.now)),
+        ("leader", leads[told.leader]),
+        *(("signal", f"{one.source} is {'up' if one.up else 'down'}") for one in told.signals),
+        *(
+            ("waits", f"policy {one.name} would end {one.due} at once: lapse resume --policy {one.name}")
+            for one in told.waiting
+        ),
+        *(("problem", f"{name}: {problem}") for name, problem in told.problems.items()),
+    ]
+    print_table(("fact", "value"), facts)
+    print_views(told.domains, _DOMAINS, now=told.now, styles={"frozen": "red"})
+    if told.loops:
+        print_views(told.loops, _LOOPS, now=told.now)
+
+
+def _in(moment: int, now: int) -> str:
+    from lapse.core.duration import short
+
+    return f"in {short(moment - now)}" if moment > now else f"{short(now - moment)} ago"
+
+
+# --- trash ------------------------------------------------------------------------------------------------------------
+
+_TRASH: Final[Columns] = {
+    "address": "address",
+    "domain": "domain",
+    "ended": lambda one, _: one.ended_at,
+    "until": lambda one, _: one.expires_at,
+    "bytes": "bytes",
+    "comes back": "comes_back",
+}
+
+
+@_trash("lapse trash list", "lapse trash list --domain history -o json", name="list")
+def list_trash(
+    *,
+    flags: VerbFlags = VerbFlags(),
+    domain: Annotated[str | None, Parameter(help="Only of this domain.")] = None,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List what lapsed and can be brought back, until when, and what it costs."""
+    from lapse.cli.context import ask
+    from lapse.engine.view import ViewPage
+
+    items = ask(flags, lambda verbs: _all_trash(verbs, domain), cluster=cluster)
+    if output is Output.JSON:
+        print_json(ViewPage(items, None))
+        return ExitCode.DONE
+    if items:
+        print_views(items, _TRASH)
+    size = sum(one.bytes or 0 for one in items)
+    said = f"{len(items)} in the trash, {size} bytes. To bring one back: lapse undo ADDRESS"
+    message(said if items else "Nothing is in the trash.")
+    return ExitCode.DONE
+
+
+async def _all_trash(verbs: Verbs, domain: str | None) -> list[Any]:
+    from lapse.engine.verbs.contract import TrashRequest
+
+    found: list[Any] = []
+    after: str | None = None
+    while True:
+        page = await verbs.trash(TrashRequest(domain=domain, limit=1000, after=after))
+        found += page.items
+        after = page.next
+        if after is None:
+            return found
+
+
+@_trash("lapse trash empty --yes", "lapse trash empty snapshot/NAME", name="empty")
+def empty_trash(
+    address: Annotated[str | None, Parameter(name="ADDRESS", help="Only this one.")] = None,
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    domain: Annotated[str | None, Parameter(help="Only of this domain.")] = None,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)] = False,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Remove what lapsed for good, before its time in the trash is over.
+
+    What is held stays. On a terminal it asks before.
+    """
+    from lapse.cli.context import ask
+    from lapse.cli.input import confirm
+    from lapse.engine.verbs.contract import EmptyTrashRequest
+
+    confirm(f"Remove {address or 'everything in the trash'} for good", yes=yes)
+    asked = EmptyTrashRequest(address=address, domain=domain)
+    done = ask(flags, lambda verbs: verbs.empty_trash(asked), cluster=cluster)
+    if output is Output.JSON:
+        print_json(done)
+    else:
+        for name, problem in done.problems.items():
+            message(f"{name} stays: {problem}", style="yellow")
+        message(f"Removed for good: {len(done.items)}.")
+    if not done.problems:
+        return ExitCode.DONE
+    return ExitCode.PARTLY if done.items else ExitCode.FAILED

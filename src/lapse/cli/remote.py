@@ -1,0 +1,221 @@
+"""Servers that commands ask, and the tokens for them.
+
+A command asks a server if ``--server`` names one, or ``LAPSE_SERVER`` does and no flag names another place. Its token
+is the first of these: ``LAPSE_TOKEN``; what ``lapse login`` has kept; and for the ``lapse up`` of this user on this
+machine the owner's token, in its state folder.
+
+Tokens are kept by server in ``credentials.json`` beside the user's settings. Guarantees: the file has mode 0600 from
+its first moment and is replaced as a whole; of two commands that change it at once both count; one that others can
+read, or that is not this user's, is refused and not repaired, because somebody may have read it. The owner's token is
+not sent to a program of another user that listens on its port. No message holds a token.
+
+Not guaranteed: that a token is safe from programs of the same user.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lapse.cli.flags import Flags
+    from lapse.client import AsyncClient
+    from lapse.client.transport import LapseServer
+
+SERVER: Final = "LAPSE_SERVER"
+TOKEN: Final = "LAPSE_TOKEN"  # noqa: S105 - the name of a variable, not a token
+FILE_NAME: Final = "credentials.json"
+_FORM: Final = 1
+_MOST_BYTES: Final = 1 << 20
+_PLACES: Final = frozenset(
+    {"state_dir", "database_url", "workspaces_url", "activity_url", "kube_config", "kube_context", "lease_namespace"}
+)
+_LISTENS: Final = "0A"
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+class OtherFlagsError(UsageError):
+    """{flags} cannot be given with --server: what they say is decided by the server. Leave them or --server out."""
+
+
+class NoTokenError(UsageError):
+    """There is no token for {server}. Log in with lapse login {server}, or set LAPSE_TOKEN."""
+
+
+class LoginFileError(LapseError):
+    """The credentials {path} cannot be used: {problem}."""
+
+
+class StoredToken(Struct, frozen=True):
+    """A token for one server."""
+
+    token: str
+
+
+class Credentials(Struct, frozen=True):
+    """What is kept in the file."""
+
+    form: int = _FORM
+    servers: dict[str, StoredToken] = {}
+
+
+class CredentialsFile:
+    """The tokens that ``lapse login`` keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use the file in a folder; nothing is read or made yet."""
+        self.path = folder / FILE_NAME
+
+    def tokens(self) -> dict[str, str]:
+        """Return the tokens by server; raises `LoginFileError`."""
+        return {server: one.token for server, one in self._read().servers.items()}
+
+    def keep(self, server: LapseServer, token: str) -> None:
+        """Keep a token instead of the one before."""
+        with self._alone():
+            self._write({**self._read().servers, str(server): StoredToken(token)})
+
+    def forget(self, server: LapseServer) -> bool:
+        """Remove the token for a server; return whether there was one."""
+        if not self.path.parent.is_dir():
+            return False
+        with self._alone():
+            servers = dict(self._read().servers)
+            was_kept = servers.pop(str(server), None) is not None
+            if was_kept:
+                self._write(servers)
+            return was_kept
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> Credentials:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return Credentials()
+        except OSError as error:
+            raise self._error(error.strerror or "unknown reason") from error
+        with os.fdopen(descriptor, "rb") as file:
+            self._demand_private(os.fstat(descriptor))
+            content = file.read(_MOST_BYTES)
+        try:
+            found = msgspec.json.decode(content, type=Credentials)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._error("it has another form than expected; remove it, and log in again") from error
+        if found.form != _FORM:
+            raise self._error(f"its form is {found.form}, and this Lapse knows {_FORM}")
+        return found
+
+    def _demand_private(self, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise self._error("it is no file of this user; remove it, and log in again")
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            advice = "revoke its tokens with lapse tokens revoke, remove it, and log in again"
+            raise self._error(f"other users can read or change it (mode {found.st_mode & 0o777:o}); {advice}")
+
+    def _write(self, servers: dict[str, StoredToken]) -> None:
+        fresh = self.path.with_name(f"{FILE_NAME}.{os.getpid()}")
+        try:
+            fresh.unlink(missing_ok=True)  # of a process that was killed
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(Credentials(servers=servers)), indent=2) + b"\n")
+                file.flush()
+                os.fsync(descriptor)
+            fresh.replace(self.path)
+        except OSError as error:
+            raise self._error(error.strerror or "unknown reason") from error
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Enter a block in which no other command changes the file."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._error(error.strerror or "unknown reason") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _error(self, problem: str) -> LoginFileError:
+        return LoginFileError(path=self.path, problem=problem)
+
+
+# --- which server, with which token -----------------------------------------------------------------------------------
+
+
+def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
+    """Return what asks the server that flags or environment name; None where another place is meant."""
+    from lapse.client import AsyncClient
+
+    named = flags.asks_server
+    if named is not None:
+        others = [f"--{key.replace('_', '-')}" for key in flags.given if key != "state_dir"]
+        if cluster or others:
+            raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
+    elif cluster or not _PLACES.isdisjoint(flags.given):
+        return None
+    named = named or os.environ.get(SERVER)
+    return None if not named else AsyncClient(named, token_for(named, flags))
+
+
+def token_for(named: str, flags: Flags) -> str:
+    """Return the token for a server; raises `NoTokenError`, and what its file raises."""
+    from lapse.client.transport import LapseServer
+    from lapse.settings import own_folder
+
+    server, own = LapseServer.parse(named), os.environ.get(TOKEN)
+    if own and _is_meant(server):
+        return own
+    kept = CredentialsFile(own_folder()).tokens().get(str(server)) or _owner_token(server, flags)
+    if kept is None:
+        raise NoTokenError(server=server)
+    return kept
+
+
+def _is_meant(server: LapseServer) -> bool:
+    """Whether ``LAPSE_TOKEN`` is for a server: not if ``LAPSE_SERVER`` names another one."""
+    from lapse.client.transport import LapseServer
+
+    usual = os.environ.get(SERVER)
+    return not usual or LapseServer.parse(usual) == server
+
+
+def _owner_token(server: LapseServer, flags: Flags) -> str | None:
+    """Return the owner's token, if the server is the ``lapse up`` of this user; None otherwise."""
+    from lapse.web.auth.tokens import find_owner_token
+
+    if not server.is_loopback or server.prefix:
+        return None
+    settings = flags.load().settings
+    if server.port != settings.http_port or not listeners_on(server.port) <= {os.geteuid(), 0}:
+        return None
+    return find_owner_token(settings.state_dir)
+
+
+def listeners_on(port: int) -> set[int]:
+    """Return the users whose programs listen on a port of this machine; empty where that cannot be told."""
+    found: set[int] = set()
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:  # not on every system
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(int(fields[7]))
+    return found

@@ -1,0 +1,175 @@
+"""The verbs of people on a running Lapse, over HTTP, awaited: `lapse.engine.verbs.contract.Verbs`.
+
+Each method is one request, as `lapse.engine.verbs.operations` has it; nothing is decided and nothing is kept here. An
+error of the server is raised as the error that it was (`lapse.client.errors`).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from lapse import __version__
+from lapse.client.errors import NotLapseError, NotTextError, RemoteError, read_problem, remote_error
+from lapse.client.transport import LapseServer, ServerTransport, TimeLimits
+from lapse.core.clock import SystemClock
+from lapse.engine.verbs import operations
+from lapse.engine.verbs.operations import API, StatusRequest
+from lapse.engine.view import decode
+
+if TYPE_CHECKING:
+    import ssl
+
+    from lapse.client.transport import ServerAnswer
+    from lapse.core.clock import Clock
+    from lapse.core.errors import LapseError
+    from lapse.engine.explanation import Explanation
+    from lapse.engine.journal.view import JournalRowView
+    from lapse.engine.plans.plan import Plan
+    from lapse.engine.trash import TrashEntry
+    from lapse.engine.verbs.contract import (
+        AppliedPlan,
+        ApplyRequest,
+        Approval,
+        ApproveRequest,
+        DeleteRequest,
+        EmptiedTrash,
+        EmptyTrashRequest,
+        ExtendRequest,
+        FreezeRequest,
+        FrozenView,
+        HoldRequest,
+        JournalRequest,
+        PlanRequest,
+        ReleaseRequest,
+        ResumeRequest,
+        StatusView,
+        SteeredView,
+        TrashRequest,
+        UndoneView,
+        UndoRequest,
+        WhyRequest,
+    )
+    from lapse.engine.verbs.operations import VerbOperation
+    from lapse.engine.view import ViewPage
+
+T = TypeVar("T")
+_SUCCESS: Final = range(200, 300)
+_DEFAULT_LIMITS: Final = TimeLimits()
+
+
+class AsyncClient:
+    """See the module. Holds nothing open: there is nothing to close, and any event loop may use it."""
+
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        limits: TimeLimits = _DEFAULT_LIMITS,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Ask the Lapse at an address, with the rights of a token; ``tls`` says what certificates are believed.
+
+        Raises `ServerAddressError`, `TokenFormError`, and `TokenInTheClearError` for an address of another machine
+        without TLS.
+        """
+        agent, where = f"lapse/{__version__}", LapseServer.parse(server)
+        self._transport = ServerTransport(
+            server=where, token=token, clock=clock or SystemClock(), user_agent=agent, limits=limits, tls=tls
+        )
+
+    def __repr__(self) -> str:
+        """Tell where it asks, and not with what."""
+        return f"{type(self).__name__}({str(self._transport.server)!r})"
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """See `Verbs`."""
+        return await self._call(operations.PLAN, asked)
+
+    async def apply(self, asked: ApplyRequest) -> AppliedPlan:
+        """See `Verbs`."""
+        return await self._call(operations.APPLY, asked)
+
+    async def approve(self, asked: ApproveRequest) -> Approval:
+        """See `Verbs`."""
+        return await self._call(operations.APPROVE, asked)
+
+    async def why(self, asked: WhyRequest) -> Explanation:
+        """See `Verbs`."""
+        return await self._call(operations.WHY, asked)
+
+    async def hold(self, asked: HoldRequest) -> SteeredView:
+        """See `Verbs`."""
+        return await self._call(operations.HOLD, asked)
+
+    async def release(self, asked: ReleaseRequest) -> SteeredView:
+        """See `Verbs`."""
+        return await self._call(operations.RELEASE, asked)
+
+    async def extend(self, asked: ExtendRequest) -> SteeredView:
+        """See `Verbs`."""
+        return await self._call(operations.EXTEND, asked)
+
+    async def delete(self, asked: DeleteRequest) -> SteeredView:
+        """See `Verbs`."""
+        return await self._call(operations.DELETE, asked)
+
+    async def undo(self, asked: UndoRequest) -> UndoneView:
+        """See `Verbs`."""
+        return await self._call(operations.UNDO, asked)
+
+    async def trash(self, asked: TrashRequest) -> ViewPage[TrashEntry]:
+        """See `Verbs`."""
+        return await self._call(operations.TRASH, asked)
+
+    async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
+        """See `Verbs`."""
+        return await self._call(operations.EMPTY_TRASH, asked)
+
+    async def freeze(self, asked: FreezeRequest) -> FrozenView:
+        """See `Verbs`."""
+        return await self._call(operations.FREEZE, asked)
+
+    async def resume(self, asked: ResumeRequest) -> FrozenView:
+        """See `Verbs`."""
+        return await self._call(operations.RESUME, asked)
+
+    async def journal(self, asked: JournalRequest) -> ViewPage[JournalRowView]:
+        """See `Verbs`."""
+        return await self._call(operations.JOURNAL, asked)
+
+    async def status(self) -> StatusView:
+        """See `Verbs`."""
+        return await self._call(operations.STATUS, StatusRequest())
+
+    async def check(self) -> None:
+        """Return when the server lets the token in, whatever its scopes; raises otherwise, as every method does."""
+        response = await self._transport.call("GET", f"{API}{operations.STATUS.path}", None)
+        if response.status not in _SUCCESS:
+            error = self._error(response)
+            if error.status != HTTPStatus.FORBIDDEN or not isinstance(error, RemoteError):
+                raise error
+
+    async def _call(self, operation: VerbOperation[Any, T], asked: Any) -> T:  # noqa: ANN401 - of the operation's kind
+        try:
+            target, body = operation.write(asked)
+        except UnicodeEncodeError as error:
+            raise NotTextError from error
+        response = await self._transport.call(operation.method, f"{API}{target}", body)
+        if response.status not in _SUCCESS:
+            raise self._error(response)
+        try:
+            return decode(response.content, operation.told)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            problem = f"its answer to {operation.verb} has another form"
+            raise NotLapseError(server=self._transport.server, problem=problem) from error
+
+    def _error(self, response: ServerAnswer) -> LapseError:
+        problem = read_problem(response.content)
+        if problem is not None:
+            return remote_error(problem)
+        return NotLapseError(server=self._transport.server, problem=f"it answers with the status {response.status}")

@@ -1,0 +1,205 @@
+"""ServerTransport to a Lapse server: one request, one connection, one response, within time limits.
+
+Over a pool of `lapse.http1.client` that lasts for the call, so that nothing belongs to an event loop. A request that
+only reads is sent up to three times when there is no connection, no answer, or one that says 'not now' (502, 503, 504);
+one that changes something is sent once.
+
+Guarantees: a token goes to the server that it is for and no other. It is never sent without TLS but to this machine,
+redirections are not followed, and no message holds it. A call that is cancelled ends its connection at once.
+
+Not done: connections that are kept, because a command asks once; proxies that the environment names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from lapse.client.errors import (
+    AnswerMissingError,
+    NotLapseError,
+    ServerAddressError,
+    ServerUnreachableError,
+    TokenFormError,
+    TokenInTheClearError,
+)
+from lapse.core.jitter import backoff
+from lapse.http1.client import (
+    PORTS,
+    ConnectionPool,
+    ConnectTimeoutError,
+    NoConnectionError,
+    ServerAddress,
+    UnreadableResponseError,
+)
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+_PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+_ATTEMPTS: Final = 3
+_NOT_NOW: Final = frozenset({502, 503, 504})
+_REDIRECTIONS: Final = range(300, 400)
+_MOST_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LapseServer:
+    """Where a Lapse is, in one form for each."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+    """Before the paths of the API, where a reverse proxy has it under one."""
+
+    @classmethod
+    def parse(cls, text: str) -> LapseServer:
+        """Read an address; raises `ServerAddressError`."""
+        try:
+            parts = urlsplit(text.strip())
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise ServerAddressError(given="This", problem=str(error)) from error
+        if parts.username is not None or parts.password is not None:
+            raise ServerAddressError(given="This", problem="it holds a user or a password; a token is given apart")
+        if parts.scheme not in PORTS or not host or port == 0:
+            raise ServerAddressError(given=repr(text), problem="it must begin with https:// or http:// and a host")
+        prefix = parts.path.rstrip("/")
+        if parts.query or parts.fragment or not _PREFIX.fullmatch(prefix) or not host.isascii():
+            raise ServerAddressError(given=repr(text), problem="only a plain path may stand behind host and port")
+        return cls(parts.scheme, host, port or PORTS[parts.scheme], prefix)
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as a Host header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can be meant."""
+        with suppress(ValueError):
+            return ip_address(self.host).is_loopback
+        return self.host == "localhost"
+
+    def __str__(self) -> str:
+        """Print the address."""
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """What came back, whatever it says."""
+
+    status: int
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimits:
+    """How long to wait, in seconds."""
+
+    connect: float = 10.0
+    read: float = 60.0
+    """For something that only reads, each time that it is sent."""
+    change: float = 600.0
+    """For something that changes things: a large plan takes its time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTransport:
+    """See the module. Holds nothing open, so it may be used on any event loop."""
+
+    server: LapseServer
+    token: str = field(repr=False)
+    clock: Clock
+    user_agent: str
+    limits: TimeLimits = TimeLimits()
+    tls: ssl.SSLContext | None = None
+    """What certificates are believed; None: those that the machine believes."""
+
+    def __post_init__(self) -> None:
+        """Refuse a token that is none, or that others could read on its way."""
+        if not _TOKEN.fullmatch(self.token):
+            raise TokenFormError
+        if self.server.scheme == "http" and not self.server.is_loopback:
+            raise TokenInTheClearError(server=self.server)
+
+    async def call(self, method: str, target: str, body: bytes | None) -> ServerAnswer:
+        """Send a request; raises `ServerUnreachableError`, `AnswerMissingError` and `NotLapseError`."""
+        if method != "GET":
+            return await self._once(method, target, body, self.limits.change)
+        for attempt in range(_ATTEMPTS - 1):
+            with suppress(ServerUnreachableError, AnswerMissingError):
+                response = await self._once(method, target, body, self.limits.read)
+                if response.status not in _NOT_NOW:
+                    return response
+            await self.clock.sleep(backoff(attempt, first=0.2))
+        try:
+            return await self._once(method, target, body, self.limits.read)
+        except AnswerMissingError as error:  # nothing was to be changed, so there is nothing to be found out
+            raise ServerUnreachableError(server=self.server, problem=error.details["problem"]) from error
+
+    async def _once(self, method: str, target: str, body: bytes | None, seconds: float) -> ServerAnswer:
+        server, limit = self.server, self.limits.connect
+        pool = ConnectionPool(ServerAddress(server.host, server.port), connect_seconds=limit, clock=self.clock)
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._exchange(pool, self._request(method, target, body))
+        except (NoConnectionError, ConnectTimeoutError, UnicodeError) as error:  # of a host name that is too long
+            raise ServerUnreachableError(server=server, problem=_problem(error, limit)) from error
+        except TimeoutError as error:
+            raise AnswerMissingError(server=server, problem=f"not within {seconds:g} s") from error
+        except UnreadableResponseError as error:
+            raise NotLapseError(server=server, problem=str(error).rstrip(".")) from error
+        except OSError as error:
+            raise AnswerMissingError(server=server, problem="the connection was cut") from error
+        finally:
+            pool.close()
+        if response.status in _REDIRECTIONS:
+            raise NotLapseError(server=server, problem="it sends to another address, and a token stays here")
+        return response
+
+    async def _exchange(self, pool: ConnectionPool, request: bytes) -> ServerAnswer:
+        context = (self.tls or ssl.create_default_context()) if self.server.scheme == "https" else None
+        connection, head = await pool.open(request, context=context)
+        pieces, size = list[bytes](), 0
+        while piece := await connection.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise UnreadableResponseError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+        return ServerAnswer(head.status, b"".join(pieces))
+
+    def _request(self, method: str, target: str, body: bytes | None) -> bytes:
+        fields = {
+            "Host": self.server.authority,
+            "Authorization": f"Bearer {self.token}",
+            "User-Agent": self.user_agent,
+            "Accept": "application/json",
+            "Connection": "close",
+            **({} if body is None else {"Content-Type": "application/json", "Content-Length": str(len(body))}),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return f"{method} {self.server.prefix}{target} HTTP/1.1\r\n{head}\r\n".encode() + (body or b"")
+
+
+def _problem(error: Exception, seconds: float) -> str:
+    """Say why there is no connection."""
+    match error:
+        case NoConnectionError(__cause__=ssl.SSLCertVerificationError() as cause):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        case NoConnectionError(__cause__=OSError() as cause):
+            return cause.strerror or type(cause).__name__
+        case TimeoutError():
+            return f"no connection within {seconds:g} s"
+        case _:
+            return "its host name is not valid"

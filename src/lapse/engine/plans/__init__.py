@@ -1,0 +1,1 @@
+"""Plans: documents of what will lapse, how they are made and carried out, and who approves them."""

@@ -1,0 +1,152 @@
+"""Approvals: which plans may be carried out where ending needs one.
+
+Where a domain or a policy acts *by plan* (the setting ``act_by_plan``), loops decide and tell, and end nothing
+(`PlanOnlyGate`). What they would end is ended by an approved plan: another person than its author has said yes to its
+digest. Approvals are notes beside the freezes, so that they outlive a process; on a cluster, a ConfigMap that is named
+after the plan counts as well (`ApprovalSource`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from lapse.core.errors import LapseError, UsageError
+from lapse.engine.safety.blast_radius import PolicyStanding
+from lapse.engine.verbs.contract import Approval
+from lapse.engine.view import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lapse.core.clock import UnixNs
+    from lapse.core.decision import Reason
+    from lapse.engine.domain import Action
+    from lapse.engine.plans.plan import Plan
+    from lapse.engine.safety.blast_radius import PolicyChecks
+    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.gate import Gate, Grant
+
+_NOTE: Final = "approval."
+_POLICY: Final = "policy/"
+
+
+class NamelessPersonError(UsageError):
+    """A plan is approved by a person, and {caller} names none. Expected a token with a name, or a user of a machine."""
+
+
+class OwnPlanError(UsageError):
+    """The plan {plan} was made by {author}: another person must approve it."""
+
+    status = 403
+
+
+class ApprovalUnreadableError(LapseError):
+    """The approval of the plan {plan} cannot be read. Approve it again."""
+
+
+class ApprovalSource(Protocol):
+    """Another place where plans are approved."""
+
+    async def find(self, plan: Plan) -> Approval | None:
+        """Return the approval of a plan; None when there is none. Raises a `LapseError` when that cannot be told."""
+        ...
+
+
+class Approvals:
+    """The approvals of one place."""
+
+    def __init__(self, notes: Notes, *sources: ApprovalSource) -> None:
+        """Keep them in ``notes``, and ask ``sources`` as well."""
+        self._notes, self._sources = notes, sources
+
+    async def record(self, approval: Approval) -> None:
+        """Keep an approval."""
+        await self._notes.write_note(f"{_NOTE}{approval.plan}", encode(approval).decode())
+
+    async def find(self, plan: Plan) -> Approval | None:
+        """Return the approval of exactly this plan; None when there is none, or it is over."""
+        text = await self._notes.read_note(f"{_NOTE}{plan.id}")
+        found: Sequence[Approval | None] = [_read(plan, text) if text else None]
+        for source in self._sources:
+            found = [*found, await source.find(plan)]
+        return next((one for one in found if one is not None and one.digest == plan.digest), None)
+
+
+def _read(plan: Plan, text: str) -> Approval:
+    try:
+        return decode(text.encode(), Approval)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ApprovalUnreadableError(plan=plan.id) from error
+
+
+class ByPlan:
+    """What is ended by approved plans only: domains, and policies by their names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Read the setting: names of domains, and ``policy/NAME``."""
+        found = list(names)
+        self.policies = frozenset(one.removeprefix(_POLICY) for one in found if one.startswith(_POLICY))
+        self.domains = frozenset(one for one in found if not one.startswith(_POLICY))
+
+    def covers(self, domain: str, policy: str) -> bool:
+        """Whether a thing of this domain, that this policy decides about, needs an approved plan."""
+        return domain in self.domains or (bool(policy) and policy in self.policies)
+
+    def __bool__(self) -> bool:
+        """Whether anything does."""
+        return bool(self.domains or self.policies)
+
+
+class PlanOnlyPolicies:
+    """`PolicyChecks` for loops: what acts by plan is a dry run; all else is as the inner ones say."""
+
+    def __init__(self, policies: PolicyChecks, by_plan: ByPlan) -> None:
+        """Ask ``policies`` about the rest."""
+        self._policies, self._by_plan = policies, by_plan
+
+    def standing(self, action: Action, now: UnixNs) -> PolicyStanding:
+        """See `PolicyChecks`."""
+        found = self._policies.standing(action, now)
+        is_ours = found is PolicyStanding.ACTS and action.actor is None  # what a person asks for is no loop's
+        return PolicyStanding.DRY if is_ours and self._by_plan.covers(action.domain, action.policy_name) else found
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - every other method is the inner one's
+        """Return a method of the inner ones."""
+        return getattr(self._policies, name)
+
+
+def loop_gate(gate: Gate, names: Iterable[str]) -> Gate:
+    """Return the gate of loops, by the setting: what it names is told, and not ended."""
+    by_plan = ByPlan(names)
+    return PlanOnlyGate(gate, by_plan) if by_plan else gate
+
+
+class PlanOnlyGate:
+    """A `Gate` for loops: what acts by plan is told, and not ended."""
+
+    def __init__(self, gate: Gate, by_plan: ByPlan) -> None:
+        """Let all else be as ``gate`` says."""
+        self._gate = gate
+        self.policies: PolicyChecks = PlanOnlyPolicies(gate.policies, by_plan)
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """See `Gate`."""
+        return await self._gate.allow(domain, count)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Gate`."""
+        self._gate.done(grant, ended=ended)
+
+    async def release(self, domain: str) -> None:
+        """See `Gate`."""
+        await self._gate.release(domain)
+
+    async def objection(self, domain: str) -> Reason | None:
+        """See `Gate`."""
+        return await self._gate.objection(domain)
+
+    def pause(self, domain: str) -> float | None:
+        """See `Gate`."""
+        return self._gate.pause(domain)

@@ -1,0 +1,323 @@
+"""The planner: makes plans of what will lapse, and carries them out.
+
+A plan is made from what domains expect until a moment, each candidate decided at that moment. Carrying it out reads
+each item fresh, compares its fingerprint, reads again what an act does not compare, decides at the present moment, and
+hands what is due to the executor. Only items of the plan are touched, and of them only what is as it was planned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Due
+from lapse.core.duration import Duration
+from lapse.core.errors import LapseError, UsageError
+from lapse.engine.domain import CountedDomain, action_of, decided
+from lapse.engine.explanation import HoldFacts, words
+from lapse.engine.journal.port import Outcome
+from lapse.engine.plans.plan import (
+    FORM,
+    Plan,
+    PlanCount,
+    PlanExpiredError,
+    PlanItem,
+    demand_genuine,
+    differences,
+    fingerprint,
+    sealed,
+)
+from lapse.engine.registry import no_such_domain
+from lapse.engine.safety.holds import HoldDoubt
+from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, ApplyRequest, PlanRequest
+from lapse.engine.view import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lapse.core.decision import Decision
+    from lapse.engine.domain import Action, Candidate, ManagedDomain, Result
+    from lapse.engine.safety.holds import Hold
+    from lapse.engine.verbs.place import Caller, Place
+
+_PAGE: Final = 128
+_AHEAD_NS: Final = 7 * 86_400 * 1_000_000_000
+_MOST_AHEAD: Final = 1_000
+_SECOND: Final = 1_000_000_000
+_OVER: Final = frozenset({Outcome.ENDED.value, Outcome.GONE.value})
+DRIFTED: Final = "drifted"
+NOT_DUE: Final = "not_due"
+WAITS: Final = "waits_for_approval"
+
+
+class OtherPlaceError(UsageError):
+    """The plan {plan} is about another place than {ours}. Name the place where it was made."""
+
+
+class EndlessPlanError(UsageError):
+    """A plan cannot reach for ever. Expected a duration such as 24h or 7d."""
+
+
+class Ahead(NamedTuple):
+    """What lapses next in a domain, and how much is over."""
+
+    first: UnixNs | None
+    address: str | None
+    due: int
+    held: int
+
+
+class Planner:
+    """See the module."""
+
+    def __init__(self, place: Place, caller: Caller) -> None:
+        """Plan what is at ``place``, on behalf of ``caller``."""
+        self._place, self._caller = place, caller
+
+    # --- making a plan ------------------------------------------------------------------------------------------------
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """See `Verbs`. A domain that cannot be read is named, and does not keep the others out."""
+        place, now = self._place, self._place.now
+        until = whole_second(now + _length(asked.within))
+        names = self._domains(asked.domains)
+        items: list[PlanItem] = []
+        counts: list[PlanCount] = []
+        problems: dict[str, str] = {}
+        for name in names:
+            try:
+                domain = await place.domain(name)
+                items += await self._expected(domain, now, until)
+                if isinstance(domain, CountedDomain) and asked.policy is None:  # what is counted has no policy
+                    counts += await domain.counts(until)
+            except LapseError as error:
+                problems[name] = str(error)
+        if asked.policy is not None:
+            items = [one for one in items if one.policy == asked.policy]
+        plan = Plan(
+            form=FORM,
+            id="",
+            place=place.id,
+            author=self._caller.identity,
+            created=Moment(now),
+            expires=Moment(now + (place.plan_ttl.nanoseconds or 0)),
+            until=Moment(until),
+            domains=names,
+            items=sorted(items, key=lambda one: (one.due_at, one.address)),
+            counts=counts,
+            problems=problems,
+        )
+        return sealed(plan, place.secret)
+
+    def _domains(self, asked: Sequence[str]) -> list[str]:
+        for name in asked:
+            if name not in self._place.names:
+                raise no_such_domain(name, self._place.names)
+        return [name for name in self._place.names if not asked or name in asked]
+
+    async def _expected(
+        self, domain: ManagedDomain[Any], now: UnixNs, until: UnixNs, *, limit: int | None = None
+    ) -> list[PlanItem]:
+        found: list[PlanItem] = []
+        pages = domain.upcoming(until, size=_PAGE)
+        try:
+            async for page in pages:
+                found += await self._items(domain, page, now=now, until=until)
+                if limit is not None and len(found) >= limit:
+                    break
+        finally:
+            await pages.aclose()
+        return found
+
+    async def _items(
+        self, domain: ManagedDomain[Any], page: Sequence[Candidate[Any]], *, now: UnixNs, until: UnixNs
+    ) -> list[PlanItem]:
+        """Return the items of those candidates that are due by ``until``."""
+        due = [(one, said) for one in page if isinstance((said := decided(domain, one, until)).verdict, Due)]
+        holds = await holds_of(domain, [action_of(domain, one, said) for one, said in due], now)
+        return [
+            await _item(domain, one, said, hold=hold, now=now) for (one, said), hold in zip(due, holds, strict=True)
+        ]
+
+    async def ahead(self, name: str) -> Ahead | None:
+        """Return what lapses next in a domain, and how much is over; None where that would cost a listing."""
+        domain, place = await self._place.domain(name), self._place
+        if not domain.is_indexed:
+            return None
+        now = place.now
+        items = await self._expected(domain, now, UnixNs(now + _AHEAD_NS), limit=_MOST_AHEAD)
+        later = [one for one in items if not one.due]
+        first = min(later, key=lambda one: one.due_at, default=None)
+        due = [one for one in items if one.due]
+        held = sum(one.hold is not None for one in due)
+        if first is None:
+            return Ahead(None, None, len(due), held)
+        return Ahead(UnixNs(first.due_at), first.address, len(due), held)
+
+    # --- carrying it out ----------------------------------------------------------------------------------------------
+
+    async def apply(self, asked: ApplyRequest) -> AppliedPlan:
+        """See `Verbs`."""
+        plan = asked.plan
+        self.demand_usable(plan)
+        wanted = None if asked.only is None else set(asked.only)
+        items = [one for one in plan.items if wanted is None or one.address in wanted]
+        done: list[AppliedItem] = []
+        for name in dict.fromkeys(one.domain for one in items):
+            of_domain = [one for one in items if one.domain == name]
+            for start in range(0, len(of_domain), _PAGE):
+                done += await self._apply_page(plan, name, of_domain[start : start + _PAGE])
+        ended = sum(one.outcome == Outcome.ENDED for one in done)
+        return AppliedPlan(plan=plan.id, items=done, ended=ended, left=sum(one.outcome not in _OVER for one in done))
+
+    def demand_usable(self, plan: Plan) -> None:
+        """Raise a `UsageError` unless the plan is of this place, as it was made, and not expired."""
+        place = self._place
+        if plan.place != place.id:
+            raise OtherPlaceError(plan=plan.id, ours=place.name)
+        demand_genuine(plan, place.secret)
+        if place.now > plan.expires:
+            raise PlanExpiredError(plan=plan.id, expires=plan.expires)
+
+    async def _apply_page(self, plan: Plan, name: str, items: Sequence[PlanItem]) -> list[AppliedItem]:
+        try:
+            domain = await self._place.domain(name)
+        except LapseError as error:
+            return [_applied(one, Outcome.FAILED, str(error)) for one in items]
+        found = await self._looked_at(domain, plan, items)
+        actions = [one for one in found if not isinstance(one, AppliedItem)]
+        await domain.look_at_policies(self._place.gate.policies)
+        results = iter(await self._place.executor(domain, self._caller).execute(actions) if actions else ())
+        return [
+            one if isinstance(one, AppliedItem) else _came_of(item, next(results))
+            for item, one in zip(items, found, strict=True)
+        ]
+
+    async def _looked_at(
+        self, domain: ManagedDomain[Any], plan: Plan, items: Sequence[PlanItem]
+    ) -> list[Action | AppliedItem]:
+        """Return for each item the act on it, or what is told of it instead."""
+        try:
+            found = await domain.find_all([self._place.registry.parse(one.address) for one in items])
+        except LapseError as error:
+            return [_applied(one, Outcome.FAILED, str(error)) for one in items]
+        pairs = zip(items, found, strict=True)
+        return [await self._compared(domain, plan, item, candidate) for item, candidate in pairs]
+
+    async def _compared(
+        self, domain: ManagedDomain[Any], plan: Plan, item: PlanItem, candidate: Candidate[Any] | None
+    ) -> Action | AppliedItem:
+        """Compare one with what was planned; one that fails does not stop the others."""
+        if candidate is None:
+            return _applied(item, Outcome.GONE)
+        try:
+            drift = await self._drift(domain, plan, item, candidate)
+            return drift or await self._act_on(domain, plan, item, candidate)
+        except LapseError as error:
+            return _applied(item, Outcome.FAILED, str(error))
+
+    async def _drift(
+        self, domain: ManagedDomain[Any], plan: Plan, item: PlanItem, candidate: Candidate[Any]
+    ) -> AppliedItem | None:
+        """Say how a thing is another one than it was planned; None when it is the same."""
+        if candidate.uid != item.uid:
+            return _applied(item, DRIFTED, "another thing has its name by now")
+        now = await self._items(domain, [candidate], now=self._place.now, until=UnixNs(plan.until))
+        if not now:
+            return _applied(item, DRIFTED, "it does not lapse within the time of the plan any more")
+        if now[0].fingerprint == item.fingerprint:
+            return None
+        if now[0].hold is not None and item.hold is None:
+            return _applied(item, Outcome.HELD, now[0].hold.reason)
+        return _applied(item, DRIFTED, f"changed since the plan was made: {', '.join(differences(item, now[0]))}")
+
+    async def _act_on(
+        self, domain: ManagedDomain[Any], plan: Plan, item: PlanItem, candidate: Candidate[Any]
+    ) -> Action | AppliedItem:
+        (fresh,) = await domain.refresh([candidate])
+        if fresh is None:
+            return _applied(item, Outcome.GONE)
+        decision = decided(domain, fresh, self._place.now)
+        if not isinstance(decision.verdict, Due):
+            return _applied(item, NOT_DUE, words(decision.verdict.reason.value))
+        if self._place.by_plan.covers(domain.name, domain.policy_name(fresh)) and not await self._is_approved(plan):
+            return _applied(item, WAITS, "it is ended by approved plans only; another person must run lapse approve")
+        action = action_of(domain, fresh, decision)
+        return replace(action, actor=self._caller.name, details={**(action.details or {}), "plan": plan.id})
+
+    async def _is_approved(self, plan: Plan) -> bool:
+        """Whether another person than the one who carries it out, or made it, has approved this very plan."""
+        approvals = self._place.approvals
+        approval = None if approvals is None else await approvals.find(plan)
+        if approval is None or self._place.now > approval.expires:
+            return False
+        # Without a signature nobody knows whether the author is the one that the plan names.
+        others = {plan.author} if self._place.secret is not None else {plan.author, self._caller.identity}
+        return approval.by not in others
+
+
+async def holds_of(domain: ManagedDomain[Any], actions: Sequence[Action], now: UnixNs) -> list[HoldFacts | None]:
+    """Return what holds each thing, wherever it stands; what cannot be read counts, because it keeps."""
+    if not actions:
+        return []
+    found = await domain.target.holds_over(actions, now)
+    own = [one.hold if one.hold is not None and one.hold.active(now) else None for one in actions]
+    return [hold_facts(mine or other) for mine, other in zip(own, found, strict=True)]
+
+
+def hold_facts(found: Hold | HoldDoubt | None) -> HoldFacts | None:
+    """Return what is told of a hold, None for none."""
+    if found is None:
+        return None
+    if isinstance(found, HoldDoubt):
+        return HoldFacts(f"it is not known whether it is held: {found.problem}", None)
+    return HoldFacts(found.reason, Moment.of(found.until), found.is_legal, found.by or None)
+
+
+def whole_second(moment: int) -> UnixNs:
+    """Return a moment as documents tell it: the next whole second."""
+    return UnixNs(-(-moment // _SECOND) * _SECOND)
+
+
+async def _item(
+    domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision, *, hold: HoldFacts | None, now: UnixNs
+) -> PlanItem:
+    verdict, policy = decision.verdict, domain.policy(candidate)
+    assert isinstance(verdict, Due)  # noqa: S101 - nothing else is planned
+    along = sorted(await domain.takes_along(candidate))
+    return PlanItem(
+        domain=domain.name,
+        address=str(candidate.address),
+        uid=candidate.uid,
+        action=verdict.action,
+        due=isinstance(decided(domain, candidate, now).verdict, Due),
+        due_at=Moment(verdict.since if decision.deadline is None else decision.deadline),
+        reason=verdict.reason.value,
+        anchor=Moment.of(decision.anchor),
+        deadline=Moment.of(decision.deadline),
+        policy=policy,
+        hold=hold,
+        takes_along=along,
+        not_undoable=domain.explain(candidate, decision, now).not_undoable,
+        fingerprint=fingerprint(candidate, decision, policy=policy, hold=hold, takes_along=along),
+    )
+
+
+def _length(within: str) -> int:
+    found = Duration.parse(within).nanoseconds
+    if found is None:
+        raise EndlessPlanError
+    return found
+
+
+def _applied(item: PlanItem, outcome: str, because: str | None = None) -> AppliedItem:
+    return AppliedItem(
+        address=item.address, domain=item.domain, outcome=str(outcome), because=because, due_at=item.due_at
+    )
+
+
+def _came_of(item: PlanItem, result: Result) -> AppliedItem:
+    outcome = DRIFTED if result.outcome is Outcome.CHANGED else result.outcome.value
+    return _applied(item, outcome, None if result.problem is None else str(result.problem))

@@ -1,0 +1,638 @@
+"""The engine's service: every verb of people, once, for all domains.
+
+`LocalService` carries out `Verbs` (`lapse.engine.verbs.contract`) where the stores are: in a running process, in a
+state folder, or on a cluster. Which of these it is, a `Place` says; who asks, a `Caller`. Command line, HTTP API and
+dashboard are thin over it, and decide nothing.
+
+Guarantees. Whatever ends something here goes through the one executor. Holds, freezes, budgets and the clock stop what
+a plan would end; a person's own deletion of one thing is stopped by holds alone, and counts for the budgets. What
+people change is journalled with their name, unless the name of the thing is a secret.
+
+Not guaranteed: that what is explained is still so a moment later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Due
+from lapse.core.errors import LapseError, UsageError
+from lapse.core.timestamps import from_timestamp, read_end, read_moment, to_timestamp
+from lapse.engine.domain import CountedDomain, action_of, decided, deletion_by_person
+from lapse.engine.executor import delete_by_person
+from lapse.engine.explanation import AnchorView, Explanation, explanation_of, words
+from lapse.engine.journal.audit import tell
+from lapse.engine.journal.port import AUDIT, AuditReason, Outcome, audit_row
+from lapse.engine.journal.view import read_page, row_view
+from lapse.engine.plans.approvals import NamelessPersonError, OwnPlanError
+from lapse.engine.plans.planner import Planner, hold_facts, holds_of, whole_second
+from lapse.engine.registry import DomainVerb, no_such_domain
+from lapse.engine.safety.clock_guard import freeze_of, machine_mark
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
+from lapse.engine.safety.holds import Hold
+from lapse.engine.trash import NOT_UNDOABLE, UNDO_UNTIL, NotInTrashError
+from lapse.engine.verbs.contract import (
+    Approval,
+    BudgetView,
+    DomainStatus,
+    EmptiedTrash,
+    FrozenView,
+    StatusView,
+    SteeredView,
+    UndoneView,
+)
+from lapse.engine.view import Moment, freeze_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lapse.core.address import Address
+    from lapse.core.decision import Decision
+    from lapse.engine.domain import Action, Candidate, ManagedDomain
+    from lapse.engine.journal.port import Row
+    from lapse.engine.journal.view import JournalRowView
+    from lapse.engine.plans.plan import Plan
+    from lapse.engine.registry import Registration
+    from lapse.engine.safety.blast_radius import WaitingPolicy
+    from lapse.engine.trash import TrashBin, TrashEntry
+    from lapse.engine.verbs.contract import (
+        AppliedPlan,
+        ApplyRequest,
+        ApproveRequest,
+        DeleteRequest,
+        EmptyTrashRequest,
+        ExtendRequest,
+        FreezeRequest,
+        HoldRequest,
+        JournalRequest,
+        PlanRequest,
+        ReleaseRequest,
+        ResumeRequest,
+        TrashRequest,
+        UndoRequest,
+        WhyRequest,
+    )
+    from lapse.engine.verbs.place import Caller, Place
+    from lapse.engine.view import FreezeView, ViewPage
+
+_MOST_UNDONE: Final = 10_000
+_LONGEST_REASON: Final = 1_024
+_ROWS: Final = 5
+
+
+class NothingThereError(LapseError):
+    """There is no {address}."""
+
+    status = 404
+
+
+class NothingToExtendError(UsageError):
+    """{address} has no deadline that could be moved: {because}."""
+
+
+class ExtensionError(UsageError):
+    """{address} cannot be extended to {asked}: {problem}."""
+
+
+class NeverError(UsageError):
+    """{what} cannot be never. Expected a time, such as 2h or 2030-01-31T12:00:00Z."""
+
+
+class ReasonError(UsageError):
+    """The reason of {what} is for others to read: expected 1 to {most} printable characters in one line."""
+
+
+class NothingNamedError(UsageError):
+    """Nothing is named that could be resumed. Expected a domain, all, or --policy NAME."""
+
+
+class NoWaitingPoliciesError(UsageError):
+    """No policy waits in {place}."""
+
+
+class OneToUndoError(UsageError):
+    """Expected one thing to bring back: an address, or the id of a plan."""
+
+
+class NoSuchPlanError(LapseError):
+    """The journal knows nothing that the plan {plan} has ended."""
+
+    status = 404
+
+
+class NoTrashError(UsageError):
+    """{place} keeps nothing of what lapses: trash_ttl is never."""
+
+
+class NoSuchOutcomeError(UsageError):
+    """{given!r} is not an outcome. Expected {known}."""
+
+
+class EndOfLegalHoldError(UsageError):
+    """A legal hold has no end. Leave --until out, or --legal."""
+
+
+class LegalReleaseError(UsageError):
+    """{address} is under a legal hold. To release it, say that it is meant: --legal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    """A thing as it was found, and its domain."""
+
+    address: Address
+    domain: ManagedDomain[Any]
+    candidate: Candidate[Any]
+
+    def view(self, **told: Any) -> SteeredView:  # noqa: ANN401 - fields of the view
+        return SteeredView(address=str(self.address), domain=self.domain.name, uid=self.candidate.uid, **told)
+
+
+class LocalService:
+    """See the module."""
+
+    def __init__(self, place: Place, caller: Caller) -> None:
+        """Work at ``place`` on behalf of ``caller``."""
+        self._place, self._caller = place, caller
+        self._planner = Planner(place, caller)
+
+    # --- plan and apply -----------------------------------------------------------------------------------------------
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """See `Verbs`."""
+        return await self._planner.plan(asked)
+
+    async def apply(self, asked: ApplyRequest) -> AppliedPlan:
+        """See `Verbs`."""
+        return await self._planner.apply(asked)
+
+    async def approve(self, asked: ApproveRequest) -> Approval:
+        """See `Verbs`."""
+        plan, place, person = asked.plan, self._place, self._caller.person
+        self._planner.demand_usable(plan)
+        if place.approvals is None or person is None:
+            raise NamelessPersonError(caller=self._caller.name)
+        if plan.author == person:
+            raise OwnPlanError(plan=plan.id, author=plan.author)
+        approval = Approval(plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires=plan.expires)
+        await place.approvals.record(approval)
+        details = {"plan": plan.id, "author": plan.author, "items": len(plan.items)}
+        row = audit_row(
+            AuditReason.PLAN_APPROVED, address="", actor=self._caller.name, time_ns=place.now, details=details
+        )
+        await tell(place.journal, row, domain=AUDIT, metrics=place.metrics)
+        return approval
+
+    # --- why ----------------------------------------------------------------------------------------------------------
+
+    async def why(self, asked: WhyRequest) -> Explanation:
+        """See `Verbs`."""
+        place = self._place
+        address = place.registry.parse(asked.address)
+        owner = place.registry.demand(DomainVerb.WHY, address)
+        domain = await place.domain(owner.name)
+        now = place.now if asked.at is None else _moment(asked.at, place.now)
+        candidate = await domain.find(address)
+        if candidate is None:
+            return await self._gone(address, domain.name, now)
+        if asked.at is None:  # of another time nobody knows what will be read then
+            (fresh,) = await domain.refresh([candidate])
+            candidate = fresh or candidate
+        decision = decided(domain, candidate, now)
+        (hold,) = await holds_of(domain, [_any_action(domain, candidate, decision, now)], now)
+        told = explanation_of(domain, candidate, decision, hold=hold, now=now)
+        return replace(
+            told,
+            saved_by=[*told.saved_by, *_savers(owner, address, decision)],
+            frozen=await self._frozen(owner.name) if owner.supports(DomainVerb.FREEZE) else None,
+            waits_for=await self._waits_for(domain, candidate, decision),
+            journal=await self._facts(address, candidate.uid),
+        )
+
+    async def _gone(self, address: Address, domain: str, now: UnixNs) -> Explanation:
+        """Explain what is not there, from the journal."""
+        rows = await self._place.journal.entries(address=str(address), limit=_ROWS)
+        if not rows:
+            raise NothingThereError(address=address)
+        return _epitaph(address, domain, rows, now)
+
+    async def _waits_for(self, domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision) -> str | None:
+        """Say what must happen before something is ended that is due; None where nothing must."""
+        place, policy = self._place, domain.policy_name(candidate)
+        if not isinstance(decision.verdict, Due):
+            return None
+        if place.by_plan.covers(domain.name, policy):
+            return "an approved plan: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
+        try:
+            waiting = [] if place.policies is None else await place.policies.waiting()
+        except LapseError:
+            return None
+        is_waiting = any((one.domain, one.name) == (domain.name, policy) for one in waiting)
+        return (
+            f"its policy, which is new or changed, to be approved: lapse resume --policy {policy}"
+            if is_waiting
+            else None
+        )
+
+    async def _facts(self, address: Address, uid: str) -> list[JournalRowView]:
+        """Return the last rows about this very thing: another one of its name may be somebody else's."""
+        try:
+            rows = await self._place.journal.entries(address=str(address), uid=uid, limit=_ROWS)
+        except LapseError:  # a journal that cannot be read back: what is there is explained all the same
+            return []
+        return [row_view(row) for row in rows]
+
+    async def _frozen(self, domain: str) -> FreezeView | None:
+        return freeze_view(await freeze_of(self._place.freezes, domain, self._place.clock))
+
+    # --- hold, release, extend, delete --------------------------------------------------------------------------------
+
+    async def hold(self, asked: HoldRequest) -> SteeredView:
+        """See `Verbs`."""
+        until = read_end(asked.until, self._place.now)
+        _demand_reason(asked.reason, "a hold")
+        if asked.legal and until is not None:
+            raise EndOfLegalHoldError
+        thing = await self._find(asked.address, DomainVerb.HOLD)
+        hold = Hold(asked.reason, until, by=self._caller.person or "", is_legal=asked.legal)
+        await thing.domain.hold(thing.candidate, hold, replace=asked.replace)
+        told = {"reason": asked.reason, "until_ns": until, "legal": asked.legal or None}
+        await self._audit(AuditReason.HOLD_PLACED, thing, told)
+        return thing.view(hold=hold_facts(hold))
+
+    async def release(self, asked: ReleaseRequest) -> SteeredView:
+        """See `Verbs`."""
+        thing, now = await self._find(asked.address, DomainVerb.HOLD), self._place.now
+        about = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=now)
+        (held,) = await holds_of(thing.domain, [about], now)
+        if held is not None and held.legal and not asked.legal:  # who may release holds may not release these
+            raise LegalReleaseError(address=thing.address)
+        was = await thing.domain.release(thing.candidate, by=self._caller.person or "")
+        is_changed = was is not None and was.active(self._place.now)
+        if was is not None:
+            await self._audit(AuditReason.HOLD_RELEASED, thing, {"reason": was.reason, "legal": was.is_legal or None})
+        return thing.view(changed=is_changed)
+
+    async def extend(self, asked: ExtendRequest) -> SteeredView:
+        """See `Verbs`."""
+        thing = await self._find(asked.address, DomainVerb.EXTEND)
+        until = self._new_deadline(thing, asked.time)
+        await thing.domain.extend(thing.candidate, until, by=self._caller.name)
+        await self._audit(AuditReason.DEADLINE_EXTENDED, thing, {"until_ns": until})
+        return thing.view(deadline=Moment(until), extended_until=Moment(until))
+
+    def _new_deadline(self, thing: _Thing, asked: str) -> UnixNs:
+        """Return the deadline that is meant; raises `ExtensionError` for one that is earlier, or too far away."""
+        now, longest = self._place.now, self._place.extend_max
+        decision = decided(thing.domain, replace(thing.candidate, extended=None), now)
+        # What is due by its number has no deadline: its time was over when there were too many.
+        original = decision.deadline
+        if original is None and isinstance(decision.verdict, Due):
+            original = decision.verdict.since
+        if original is None:
+            raise NothingToExtendError(address=thing.address, because=words(decision.verdict.reason.value))
+        current = decided(thing.domain, thing.candidate, now).deadline
+        before = max(now, current or now)
+        meant = read_moment(asked, before)
+        if meant is None:
+            raise NeverError(what="An extension")
+        until = whole_second(meant)
+        if until <= before:
+            problem = f"its deadline is {to_timestamp(before)}, and an extension is never an earlier one"
+            raise ExtensionError(address=thing.address, asked=to_timestamp(until), problem=problem)
+        latest = original + (longest.nanoseconds or 0)
+        if longest.nanoseconds is not None and until > whole_second(latest):
+            problem = f"extend_max is {longest}, so the latest is {to_timestamp(latest)}"
+            raise ExtensionError(address=thing.address, asked=to_timestamp(until), problem=problem)
+        return until
+
+    async def delete(self, asked: DeleteRequest) -> SteeredView:
+        """See `Verbs`."""
+        thing, place = await self._find(asked.address, DomainVerb.DELETE), self._place
+        target = await thing.domain.deletion_target(thing.candidate)
+        action = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=place.now)
+        await delete_by_person(target, place.journal, action, clock=place.clock, metrics=place.metrics)
+        return thing.view()
+
+    async def _find(self, text: str, verb: DomainVerb) -> _Thing:
+        address = self._place.registry.parse(text)
+        domain = await self._place.domain(self._place.registry.demand(verb, address).name)
+        candidate = await domain.find(address)
+        if candidate is None:
+            raise NothingThereError(address=address)
+        return _Thing(address, domain, candidate)
+
+    # --- freeze and resume --------------------------------------------------------------------------------------------
+
+    async def freeze(self, asked: FreezeRequest) -> FrozenView:
+        """See `Verbs`. A second freeze takes the place of the first, and keeps its reason where none is given."""
+        place, now = self._place, self._place.now
+        place.registry.demand_freezable(asked.domain, place.freezable)
+        if asked.reason:
+            _demand_reason(asked.reason, "a freeze")
+        wanted = Freeze(now, asked.reason or await self._reason_before(asked.domain), self._caller.name)
+        row = freeze_row(asked.domain, wanted, reason=FreezeReason.BY_PERSON, now=now)
+        await place.freezes.freeze(asked.domain, wanted, row)
+        return FrozenView(domain=asked.domain, frozen=freeze_view(wanted), place=place.name)
+
+    async def resume(self, asked: ResumeRequest) -> FrozenView:
+        """See `Verbs`."""
+        if asked.policy is not None:
+            return await self._let_policy_act(asked.policy)
+        if asked.domain is None:
+            raise NothingNamedError
+        place, now, domain = self._place, self._place.now, asked.domain
+        place.registry.demand_freezable(domain, place.freezable)
+        row, mark = resume_row(domain, by=self._caller.name, now=now), machine_mark(place.clock)
+        resumed = await place.freezes.resume(domain, row, mark=mark)
+        still = (await place.freezes.load(now)).frozen.get(ALL)
+        return FrozenView(domain=domain, frozen=freeze_view(still), resumed=resumed, place=place.name)
+
+    async def _let_policy_act(self, name: str) -> FrozenView:
+        policies = self._place.policies
+        if policies is None:
+            raise NoWaitingPoliciesError(place=self._place.name)
+        approved = await policies.approve(name, by=self._caller.name)
+        return FrozenView(domain=approved.domain, frozen=None, resumed=[approved.name], place=self._place.name)
+
+    async def _reason_before(self, domain: str) -> str:
+        try:
+            before = (await self._place.freezes.load(self._place.now)).frozen.get(domain)
+        except GateUnreadableError:
+            return ""
+        return "" if before is None else before.reason
+
+    # --- undo and the trash -------------------------------------------------------------------------------------------
+
+    async def trash(self, asked: TrashRequest) -> ViewPage[TrashEntry]:
+        """See `Verbs`."""
+        self._demand_domain(asked.domain)
+        return await (await self._trash()).page(domain=asked.domain, limit=asked.limit, after=asked.after)
+
+    async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
+        """See `Verbs`. What is held stays."""
+        self._demand_domain(asked.domain)
+        address = None if asked.address is None else str(self._place.registry.parse(asked.address))
+        done = await (await self._trash()).empty(by=self._caller.name, address=address, domain=asked.domain)
+        removed = [entry for entry, result in done if result.problem is None]
+        problems = {entry.address: str(result.problem) for entry, result in done if result.problem is not None}
+        return EmptiedTrash(items=removed, problems=problems)
+
+    async def undo(self, asked: UndoRequest) -> UndoneView:
+        """See `Verbs`. What cannot be brought back is named, and does not stop the rest."""
+        wanted = await self._undoable(asked)
+        trash = await self._trash()
+        found = await trash.find_all(wanted)
+        items: list[SteeredView] = []
+        problems: dict[str, str] = {}
+        for address, uid in wanted:
+            try:
+                if (address, uid) not in found:
+                    raise NotInTrashError(address=address)
+                items.append(await self._bring_back(trash, found[address, uid]))
+            except LapseError as error:
+                if asked.plan is None:
+                    raise
+                problems[address] = str(error)
+        return UndoneView(items=items, problems=problems)
+
+    async def _undoable(self, asked: UndoRequest) -> list[tuple[str, str | None]]:
+        """Return what is to come back: the latest of one address, or everything that a plan has ended, by its uid."""
+        if (asked.address is None) == (asked.plan is None):
+            raise OneToUndoError
+        if asked.address is not None:
+            address = self._place.registry.parse(asked.address)
+            self._place.registry.demand(DomainVerb.UNDO, address)
+            return [(str(address), asked.uid)]
+        rows = await self._place.journal.entries(outcome=Outcome.ENDED, plan=asked.plan, limit=_MOST_UNDONE)
+        if not rows:
+            raise NoSuchPlanError(plan=asked.plan)
+        return list(dict.fromkeys((row.address, row.uid) for row in reversed(rows)))
+
+    async def _bring_back(self, trash: TrashBin, entry: TrashEntry) -> SteeredView:
+        place = self._place
+        back = await trash.bring_back(entry, by=self._caller.name)
+        row = audit_row(
+            AuditReason.BROUGHT_BACK,
+            address=back.address,
+            uid=back.uid,
+            actor=self._caller.name,
+            time_ns=place.now,
+            domain=entry.domain,
+            details={"was": entry.uid},
+        )
+        await tell(place.journal, row, domain=entry.domain, metrics=place.metrics)
+        return SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)
+
+    def _demand_domain(self, name: str | None, *also: str) -> None:
+        known = [*self._place.names, *also]
+        if name is not None and name not in known:
+            raise no_such_domain(name, known)
+
+    async def _trash(self) -> TrashBin:
+        if self._place.open_trash is None:
+            raise NoTrashError(place=self._place.name)
+        return await self._place.open_trash()
+
+    # --- journal and status -------------------------------------------------------------------------------------------
+
+    async def journal(self, asked: JournalRequest) -> ViewPage[JournalRowView]:
+        """See `Verbs`."""
+        now = self._place.now
+        self._demand_domain(asked.domain, AUDIT, ALL)
+        address = None if asked.address is None else str(self._place.registry.parse(asked.address))
+        return await read_page(
+            self._place.journal,
+            limit=asked.limit,
+            before=asked.before,
+            after=asked.after,
+            since_ns=_back(asked.since, now, what="--since"),
+            until_ns=_back(asked.until, now, what="--until"),
+            domain=asked.domain,
+            address=address,
+            actor=asked.actor,
+            outcome=_outcome(asked.outcome),
+            policy=asked.policy,
+        )
+
+    async def status(self) -> StatusView:
+        """See `Verbs`. A part that cannot be read is told, and does not keep the others from being told."""
+        place = self._place
+        problems: dict[str, str] = {}
+        state = GateState()
+        try:
+            state = await place.freezes.load(place.now)
+        except LapseError as error:
+            problems["freezes"] = str(error)
+        waiting: list[WaitingPolicy] = []
+        try:
+            waiting = [] if place.policies is None else await place.policies.waiting()
+        except LapseError as error:
+            problems["policies"] = str(error)
+        facts = None if place.process is None else place.process()
+        return StatusView(
+            version=place.version,
+            place=place.name,
+            now=Moment(place.now),
+            running=facts is not None,
+            leader=None if facts is None else facts.is_leader,
+            started=None if facts is None else Moment(facts.started),
+            loops=[] if facts is None else list(facts.loops),
+            domains=[await self._domain_status(name, state) for name in place.names],
+            signals=[] if facts is None else list(facts.signals),
+            waiting=waiting,
+            problems=problems,
+        )
+
+    async def _domain_status(self, name: str, state: GateState) -> DomainStatus:
+        place, now = self._place, self._place.now
+        limit = place.budgets.of(name)
+        room = place.budgets.room(state.spent, name, now)
+        budget = BudgetView(limit=str(limit), left=room.most)
+        frozen = freeze_view(state.freeze_of(name))
+        act = "plan" if name in place.by_plan.domains else "auto"
+        try:
+            ahead = await self._planner.ahead(name)
+        except LapseError as error:
+            return DomainStatus(name=name, frozen=frozen, budget=budget, act=act, problem=str(error))
+        return DomainStatus(
+            name=name,
+            frozen=frozen,
+            budget=budget,
+            act=act,
+            next_lapse=None if ahead is None or ahead.first is None else Moment(ahead.first),
+            next_address=None if ahead is None else ahead.address,
+            due=None if ahead is None else ahead.due,
+            held=None if ahead is None else ahead.held,
+        )
+
+    async def _audit(self, reason: AuditReason, thing: _Thing, details: dict[str, Any]) -> None:
+        """Write down what a person did; it is done, so a journal that is away does not undo it.
+
+        Nothing is written about a thing whose name is a secret: a row is kept for a year, and many may read it.
+        """
+        if isinstance(thing.domain, CountedDomain):
+            return
+        place = self._place
+        row = audit_row(
+            reason,
+            address=str(thing.address),
+            uid=thing.candidate.uid,
+            actor=self._caller.name,
+            time_ns=place.now,
+            domain=thing.domain.name,
+            details={name: value for name, value in details.items() if value is not None},
+        )
+        await tell(place.journal, row, domain=thing.domain.name, metrics=place.metrics)
+
+
+# --- explanations -----------------------------------------------------------------------------------------------------
+
+
+def _epitaph(address: Address, domain: str, rows: Sequence[Row], now: UnixNs) -> Explanation:
+    """Return what the journal tells of a thing that is gone."""
+    ended = next((row for row in rows if row.outcome is Outcome.ENDED), rows[0])
+    return Explanation(
+        address=str(address),
+        domain=domain,
+        uid=ended.uid or None,
+        at=Moment(now),
+        verdict="gone",
+        reason=ended.reason,
+        because=f"{ended.outcome.value} at {to_timestamp(ended.time_ns)} by {ended.actor}, {words(ended.reason)}",
+        rules=[],
+        anchor=None if ended.anchor_ns is None else AnchorView(Moment(ended.anchor_ns), ""),
+        deadline=None,
+        extended_until=None,
+        activity=None,
+        trouble=None,
+        facts={},
+        hold=None,
+        next_check=None,
+        saved_by=[],
+        undo=_way_back(address, ended, now),
+        waits_for=None,
+        frozen=None,
+        journal=[row_view(row) for row in rows],
+    )
+
+
+def _way_back(address: Address, ended: Row, now: UnixNs) -> str | None:
+    """Say how something that was ended comes back, or why it does not."""
+    details = ended.details or {}
+    until = details.get(UNDO_UNTIL)
+    if isinstance(until, int) and until > now:
+        return f"lapse undo {address}, until {to_timestamp(until)}"
+    if isinstance(until, int):
+        return f"no: it has left the trash at {to_timestamp(until)}"
+    return f"no: {details[NOT_UNDOABLE]}" if NOT_UNDOABLE in details else None
+
+
+def _savers(owner: Registration, address: Address, decision: Decision) -> list[str]:
+    """Return the verbs of its domain that would keep it, where it lapses at all."""
+    if decision.deadline is None and not isinstance(decision.verdict, Due):
+        return []
+    told = {
+        DomainVerb.HOLD: f"lapse hold {address} --reason TEXT",
+        DomainVerb.EXTEND: f"lapse extend {address} 2h",
+    }
+    return [line for verb, line in told.items() if owner.supports(verb)]
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def _any_action(domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision, now: UnixNs) -> Action:
+    """Return an action that stands for the thing, due or not, to ask what holds it."""
+    if isinstance(decision.verdict, Due):
+        return action_of(domain, candidate, decision)
+    return _deletion(domain, candidate, actor="", now=now)
+
+
+def _deletion(domain: ManagedDomain[Any], candidate: Candidate[Any], *, actor: str, now: UnixNs) -> Action:
+    return deletion_by_person(
+        domain=domain.name,
+        address=candidate.address,
+        uid=candidate.uid,
+        version=candidate.version,
+        handle=candidate.handle,
+        hold=candidate.hold,
+        actor=actor,
+        now=now,
+    )
+
+
+def _back(text: str | None, now: UnixNs, *, what: str) -> UnixNs | None:
+    """Return a moment in the past: a duration back from now, or a time."""
+    if text is None:
+        return None
+    moment = read_moment(text, now)
+    if moment is None:
+        raise NeverError(what=what)
+    is_duration = from_timestamp(text) is None
+    return UnixNs(2 * now - moment) if is_duration else moment
+
+
+def _outcome(text: str | None) -> Outcome | None:
+    if text is None:
+        return None
+    try:
+        return Outcome(text)
+    except ValueError:
+        raise NoSuchOutcomeError(given=text, known=", ".join(Outcome)) from None
+
+
+def _demand_reason(text: str, what: str) -> None:
+    if not (0 < len(text) <= _LONGEST_REASON and text.isprintable()):
+        raise ReasonError(what=what, most=_LONGEST_REASON)
+
+
+def _moment(text: str, now: UnixNs) -> UnixNs:
+    moment = read_moment(text, now)
+    if moment is None:
+        raise NeverError(what="--at")
+    return moment

@@ -1,0 +1,328 @@
+"""The verbs of people: what each is asked with and what it answers, the same in a process, over HTTP and on a cluster.
+
+`Verbs` is the contract. `lapse.engine.service.LocalService` carries it out where the stores are, `lapse.client` asks a
+running Lapse for it. Everything that is asked is checked before anything is touched; a verb that makes no sense for a
+domain is an `UnsupportedVerbError` that says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from lapse.engine.explanation import HoldFacts
+from lapse.engine.plans.plan import Plan
+from lapse.engine.safety.blast_radius import WaitingPolicy
+from lapse.engine.trash import TrashEntry
+from lapse.engine.view import FreezeView, Moment, ViewPage
+
+if TYPE_CHECKING:
+    from lapse.engine.explanation import Explanation
+    from lapse.engine.journal.view import JournalRowView
+
+
+class VerbRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a verb is asked with: a field that is misspelt is an error, not left out."""
+
+
+class PlanRequest(VerbRequest, frozen=True, kw_only=True, rename={"domains": "domain"}):
+    """What will lapse."""
+
+    within: Annotated[str, Meta(description="How far to look, as a duration")] = "24h"
+    domains: Annotated[list[str], Meta(description="Only of these; empty: of all")] = []
+    policy: Annotated[str | None, Meta(description="Only what this policy would end, by its name or hash")] = None
+
+
+class ApplyRequest(VerbRequest, frozen=True, kw_only=True):
+    """Carry out a plan, and nothing else."""
+
+    plan: Plan
+    only: Annotated[list[str] | None, Meta(description="Of its items only these addresses; null: all")] = None
+
+
+class AppliedItem(Struct, frozen=True, kw_only=True):
+    """What came of one item of a plan."""
+
+    address: str
+    domain: str
+    outcome: Annotated[
+        str,
+        Meta(description="ended, gone, drifted, not_due, held, refused, waits_for_approval, would_end or failed"),
+    ]
+    because: str | None = None
+    due_at: Moment | None = None
+
+
+class AppliedPlan(Struct, frozen=True, kw_only=True):
+    """What came of a plan."""
+
+    plan: str
+    items: list[AppliedItem]
+    ended: int
+    left: Annotated[int, Meta(description="Items that are not ended; gone ones are not among them")]
+
+
+class ApproveRequest(VerbRequest, frozen=True, kw_only=True):
+    """Allow a plan to be carried out."""
+
+    plan: Plan
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """That a plan may be carried out, and who said so."""
+
+    plan: str
+    digest: str
+    by: str
+    at: Moment
+    expires: Moment
+
+
+class WhyRequest(VerbRequest, frozen=True, kw_only=True):
+    """Why a thing is kept or lapses."""
+
+    address: str
+    at: Annotated[str | None, Meta(description="The time to answer for: a duration from now, or a time")] = None
+
+
+class HoldRequest(VerbRequest, frozen=True, kw_only=True):
+    """Keep a thing from lapsing."""
+
+    address: str
+    reason: Annotated[str, Meta(description="For others to read")]
+    until: Annotated[str, Meta(description="A duration from now, or a time; never has no end")] = "never"
+    legal: Annotated[bool, Meta(description="Released only by another person; it has no end")] = False
+    replace: Annotated[bool, Meta(description="Whether it may take the place of a stronger one")] = False
+
+
+class ReleaseRequest(VerbRequest, frozen=True, kw_only=True):
+    """End a hold."""
+
+    address: str
+    legal: Annotated[bool, Meta(description="Whether a legal hold is meant")] = False
+
+
+class SteeredView(Struct, frozen=True, kw_only=True):
+    """A thing, after a person has held, released, extended, deleted or brought it back."""
+
+    address: str
+    domain: str
+    uid: str
+    hold: HoldFacts | None = None
+    deadline: Moment | None = None
+    extended_until: Moment | None = None
+    changed: Annotated[bool, Meta(description="Whether it was any different before")] = True
+    says: Annotated[str | None, Meta(description="What else is to be known")] = None
+
+
+class ExtendRequest(VerbRequest, frozen=True, kw_only=True):
+    """Give a thing more time."""
+
+    address: str
+    time: Annotated[str, Meta(description="A duration that is added to its deadline, or the new deadline as a time")]
+
+
+class DeleteRequest(VerbRequest, frozen=True, kw_only=True):
+    """End a thing now, because a person says so."""
+
+    address: str
+
+
+class FreezeRequest(VerbRequest, frozen=True, kw_only=True):
+    """End nothing of a domain until it is resumed."""
+
+    domain: Annotated[str, Meta(description="A domain, or all")]
+    reason: str = ""
+
+
+class ResumeRequest(VerbRequest, frozen=True, kw_only=True):
+    """Let a domain go on, or a policy that waits."""
+
+    domain: Annotated[str | None, Meta(description="A domain, or all")] = None
+    policy: Annotated[str | None, Meta(description="The name of a policy that waits to be looked at")] = None
+
+
+class FrozenView(Struct, frozen=True, kw_only=True):
+    """Whether a domain stands still."""
+
+    domain: str
+    frozen: FreezeView | None
+    resumed: list[str] = []
+    place: str = ""
+
+
+class JournalRequest(VerbRequest, frozen=True, kw_only=True):
+    """Rows of the journal: newest first, or those after a place in the order of their writing."""
+
+    since: Annotated[str | None, Meta(description="A duration back from now, or a time")] = None
+    until: Annotated[str | None, Meta(description="A duration back from now, or a time")] = None
+    domain: str | None = None
+    address: str | None = None
+    actor: str | None = None
+    outcome: str | None = None
+    policy: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    before: Annotated[str | None, Meta(description="The next of the page before")] = None
+    after: Annotated[str | None, Meta(description="Rows written after this place, in order; end: from now on")] = None
+
+
+class LoopView(Struct, frozen=True, kw_only=True):
+    """What a loop has done so far."""
+
+    name: str
+    domain: str
+    interval_seconds: float
+    ticks: int
+    errors: int
+    last_run: Moment | None
+    last_success: Moment | None
+    next_run: Moment | None
+    last_error: str | None
+
+
+class BudgetView(Struct, frozen=True, kw_only=True):
+    """A deletion budget."""
+
+    limit: Annotated[str, Meta(description="As it is set, such as 10000/1h; off sets none")]
+    left: Annotated[int | None, Meta(description="How much may still be ended in this window; null: no limit")]
+
+
+class DomainStatus(Struct, frozen=True, kw_only=True):
+    """One domain, as it stands."""
+
+    name: str
+    frozen: FreezeView | None
+    budget: BudgetView | None
+    next_lapse: Annotated[Moment | None, Meta(description="When something is next due, if that is known")] = None
+    next_address: str | None = None
+    due: Annotated[int | None, Meta(description="How much is over now, held or not; null where nobody counts")] = None
+    held: Annotated[int | None, Meta(description="How much of what is over is held")] = None
+    act: Annotated[str, Meta(description="auto; plan where ending needs an approved plan; dry for a dry run")] = "auto"
+    problem: str | None = None
+
+
+class SignalView(Struct, frozen=True):
+    """A source of signals that decisions depend on."""
+
+    source: str
+    up: bool
+
+
+class StatusView(Struct, frozen=True, kw_only=True):
+    """What runs, what stands still, and what lapses next."""
+
+    version: str
+    place: str
+    now: Moment
+    running: Annotated[bool, Meta(description="Whether a running Lapse answers; otherwise its stores are read")]
+    leader: Annotated[bool | None, Meta(description="Whether it leads; null where nothing runs")]
+    started: Moment | None
+    loops: list[LoopView]
+    domains: list[DomainStatus]
+    signals: list[SignalView]
+    waiting: list[WaitingPolicy]
+    problems: dict[str, str]
+
+
+class TrashRequest(VerbRequest, frozen=True, kw_only=True):
+    """What lapsed and can be brought back."""
+
+    domain: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: str | None = None
+
+
+class UndoRequest(VerbRequest, frozen=True, kw_only=True):
+    """Bring back what lapsed: one thing, or everything that a plan ended."""
+
+    address: str | None = None
+    plan: Annotated[str | None, Meta(description="The id of a plan")] = None
+    uid: Annotated[
+        str | None, Meta(description="Of several of one address the one with this uid; null: the latest")
+    ] = None
+
+
+class EmptyTrashRequest(VerbRequest, frozen=True, kw_only=True):
+    """Remove what lapsed for good, before its time in the trash is over."""
+
+    address: Annotated[str | None, Meta(description="Only this one; null: everything")] = None
+    domain: Annotated[str | None, Meta(description="Only of this domain")] = None
+
+
+class EmptiedTrash(Struct, frozen=True, kw_only=True):
+    """What was removed for good, and what was not, with the reasons."""
+
+    items: list[TrashEntry]
+    problems: dict[str, str]
+
+
+class UndoneView(Struct, frozen=True, kw_only=True):
+    """What was brought back, and what could not be."""
+
+    items: list[SteeredView]
+    problems: dict[str, str]
+
+
+class Verbs(Protocol):
+    """What people can do, whatever the domain; see the module."""
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """Return what will lapse. Reads, and changes nothing."""
+        ...
+
+    async def apply(self, asked: ApplyRequest) -> AppliedPlan:
+        """End what is in a plan, due now, and still as it was planned."""
+        ...
+
+    async def approve(self, asked: ApproveRequest) -> Approval:
+        """Allow a plan to be carried out, as another person than its author."""
+        ...
+
+    async def why(self, asked: WhyRequest) -> Explanation:
+        """Explain a thing, also one that is gone, as far as the journal tells."""
+        ...
+
+    async def hold(self, asked: HoldRequest) -> SteeredView:
+        """Keep a thing from lapsing."""
+        ...
+
+    async def release(self, asked: ReleaseRequest) -> SteeredView:
+        """End a hold."""
+        ...
+
+    async def extend(self, asked: ExtendRequest) -> SteeredView:
+        """Give a thing a later deadline."""
+        ...
+
+    async def delete(self, asked: DeleteRequest) -> SteeredView:
+        """End a thing now; refused while it is held."""
+        ...
+
+    async def undo(self, asked: UndoRequest) -> UndoneView:
+        """Bring back what lapsed."""
+        ...
+
+    async def trash(self, asked: TrashRequest) -> ViewPage[TrashEntry]:
+        """List what can be brought back."""
+        ...
+
+    async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
+        """Remove it for good."""
+        ...
+
+    async def freeze(self, asked: FreezeRequest) -> FrozenView:
+        """End nothing of a domain until it is resumed."""
+        ...
+
+    async def resume(self, asked: ResumeRequest) -> FrozenView:
+        """Let it go on."""
+        ...
+
+    async def journal(self, asked: JournalRequest) -> ViewPage[JournalRowView]:
+        """Return what happened."""
+        ...
+
+    async def status(self) -> StatusView:
+        """Return what runs, what stands still and what lapses next."""
+        ...

@@ -1,0 +1,1 @@
+"""Holds on objects: how they are written, passed on, found and removed when they have ended."""

@@ -1,0 +1,1 @@
+"""Packed manifests: checkpoints, and the chunks that they are made of."""

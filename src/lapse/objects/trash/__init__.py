@@ -1,0 +1,1 @@
+"""The trash of objects: what goes there, how it gets there, and how it comes back."""

@@ -1,0 +1,165 @@
+"""The verbs of people over HTTP, for every domain: plan, apply, approve, why, hold, release, extend, delete and more.
+
+The routes are made of `lapse.engine.verbs.operations`, and carried out by what ``create_app`` is given: nothing is
+decided here but who may ask. What only reads takes its fields from the query, and `why` the address from the path; the
+others take a JSON body. `GET /status` is in `lapse.web.api.status`.
+
+A scope is looked at before anything else; three things depend on what is asked, and are looked at here. A legal hold,
+placed or released, needs ``legal``, and any other ``holds``. Who has the workspaces of an owner or the keys of an
+application may ask about these and steer them: a workspace of somebody else is answered like one that does not exist.
+And who may not see values gets rows of the journal without their details.
+
+Not guaranteed: that a workspace which changes its owner while a request is under way is not steered by the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import getdoc
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.responses import Response
+
+from lapse.core.address import Address
+from lapse.domains import REGISTRY
+from lapse.engine.verbs.contract import Verbs
+from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, VerbOperation
+from lapse.engine.verbs.place import Caller
+from lapse.engine.view import schemas
+from lapse.keys.registration import KEYS
+from lapse.web.api.errors import ScopeMissingError, WorkspacesNotServedError
+from lapse.web.api.forms import Answer, answer, demand_known, verbs_of
+from lapse.web.api.workspaces import WorkspacesService
+from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, owners_in, sees_values, wanted_scopes
+from lapse.web.server.security import PRINCIPAL, Principal
+from lapse.workspaces.registration import WORKSPACES
+
+VerbsOf = Callable[[Caller], Verbs]
+"""Returns the verbs on behalf of a caller."""
+_STEERING: Final = frozenset({HOLD.verb, RELEASE.verb})
+
+router = APIRouter(tags=["verbs"])
+of_things = APIRouter(tags=["verbs"])
+"""Those that are about one thing, which may be the caller's own."""
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+async def demand_right(request: Request, operation: VerbOperation[Any, Any], asked: Any) -> None:  # noqa: ANN401 - of any verb
+    """Refuse what the caller's scopes do not allow, now that it is known what is asked; raises `ScopeMissingError`."""
+    principal: Principal = request.scope[PRINCIPAL]
+    scopes, route = principal.scopes, request.scope["route"].path
+    wanted = wanted_scopes(request.method, route, None)
+    if operation.verb in _STEERING:
+        wanted = [ADMIN, LEGAL if asked.legal else HOLDS]
+    if not scopes.isdisjoint(wanted):
+        return
+    if operation.of_thing and asked.address is not None and not getattr(asked, "legal", False):
+        await _demand_own(request, REGISTRY.parse(asked.address), wanted)
+        return
+    raise ScopeMissingError(wanted=", ".join(wanted))
+
+
+async def _demand_own(request: Request, address: Address, wanted: list[str]) -> None:
+    """Refuse a thing that is not the caller's own."""
+    principal: Principal = request.scope[PRINCIPAL]
+    owner = REGISTRY.owner_of(address.kind)
+    if owner is KEYS:
+        own = f"{KEYS.name}:{address.scope}"
+        if own not in principal.scopes:
+            raise ScopeMissingError(wanted=", ".join([*wanted, own]))
+        return
+    owners = owners_in(principal.scopes, request.method)
+    if owner is not WORKSPACES or not owners.names:
+        raise ScopeMissingError(wanted=", ".join(wanted))
+    service: WorkspacesService | None = request.app.state.workspaces
+    if service is None:
+        raise WorkspacesNotServedError
+    await service.find(address.name, owners)
+
+
+# --- what is asked, and what is answered ------------------------------------------------------------------------------
+
+
+async def _asked(request: Request, operation: VerbOperation[Any, Any]) -> Any:  # noqa: ANN401 - of any verb
+    """Read what is asked; what has another form is answered like any other request that has."""
+    demand_known(request, *operation.query)
+    address, query, body = _address(request), request.query_params.multi_items(), await request.body()
+    try:
+        return operation.read(address=address, query=query, body=body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        problem, _, where = str(error).partition(" - at `$")
+        place = ("query" if operation.reads else "body", *filter(None, where.strip(".`").split(".")))
+        raise RequestValidationError([{"loc": place, "msg": problem}]) from error
+
+
+def _address(request: Request) -> str | None:
+    """Return the address that stands in the path, as it came: decoding it is the business of its grammar."""
+    decoded: str | None = request.path_params.get("address")
+    if decoded is None:
+        return None
+    raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
+    before = request.scope["route"].path.partition("{")[0]
+    return raw.decode("latin-1").partition("?")[0].partition(f"{API}{before}")[2]
+
+
+def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) -> Any:  # noqa: ANN401 - of any verb
+    if operation is not JOURNAL or sees_values(principal.scopes):
+        return told
+    return msgspec.structs.replace(told, items=[msgspec.structs.replace(one, details=None) for one in told.items])
+
+
+# --- the routes -------------------------------------------------------------------------------------------------------
+
+
+def _handler(operation: VerbOperation[Any, Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        asked = await _asked(request, operation)
+        await demand_right(request, operation, asked)
+        told = await getattr(verbs_of(request), operation.verb)(asked)
+        return Answer(_shown(operation, told, request.scope[PRINCIPAL]))
+
+    return handle
+
+
+def _described(operation: VerbOperation[Any, Any]) -> dict[str, Any]:
+    """Return what OpenAPI says of a request: the framework does not see what a route reads itself."""
+    schema = answer(operation.asked)["content"]
+    if not operation.reads:
+        return {"requestBody": {"required": True, "content": schema}}
+    known = schemas([operation.asked])[operation.asked.__name__]
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": name in known["required"], "schema": field}
+            for name, field in known["properties"].items()
+            if name in operation.query
+        ]
+        + ([_IN_PATH] if "{" in operation.path else [])
+    }
+
+
+_IN_PATH: Final[dict[str, Any]] = {
+    "name": "address",
+    "in": "path",
+    "required": True,
+    "description": "As in workspace/lab: with its slashes, and percent-encoded as everywhere",
+    "schema": {"type": "string"},
+}
+
+for _operation in OPERATIONS:
+    if _operation is not STATUS:
+        (of_things if _operation.of_thing else router).add_api_route(
+            _operation.path.replace("{address}", "{address:path}"),
+            _handler(_operation),
+            methods=[_operation.method],
+            name=_operation.verb,
+            summary=_operation.asked.__doc__,
+            description=getdoc(getattr(Verbs, _operation.verb)),
+            responses={200: answer(_operation.told)},
+            openapi_extra=_described(_operation),
+        )

@@ -1,0 +1,345 @@
+"""Cases about holds, extensions, deletions, the trash and freezes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.core.address import AddressError
+from lapse.core.errors import UsageError
+from lapse.core.timestamps import MomentError, MomentOverError
+from lapse.engine.registry import NoSuchDomainError, UnsupportedVerbError
+from lapse.engine.safety.holds import HeldError, LegalHoldError, SecondPersonError, WeakerHoldError
+from lapse.engine.service import (
+    EndOfLegalHoldError,
+    ExtensionError,
+    LegalReleaseError,
+    NeverError,
+    NoSuchPlanError,
+    NothingNamedError,
+    NothingThereError,
+    OneToUndoError,
+)
+from lapse.engine.trash import NotInTrashError, PlaceTakenError
+from lapse.engine.verbs.contract import (
+    ApplyRequest,
+    DeleteRequest,
+    EmptyTrashRequest,
+    ExtendRequest,
+    FreezeRequest,
+    HoldRequest,
+    JournalRequest,
+    PlanRequest,
+    ReleaseRequest,
+    ResumeRequest,
+    TrashRequest,
+    UndoRequest,
+    WhyRequest,
+)
+from tests.conformance.service.registry import ANN, BEN, DOMAIN, HOUR, case
+
+if TYPE_CHECKING:
+    from tests.conformance.service.registry import World
+
+DAY = 24 * HOUR
+
+
+# --- holds ------------------------------------------------------------------------------------------------------------
+
+
+@case
+async def what_is_held_stays_until_it_is_released(world: World) -> None:
+    await world.things.add("a")
+    held = await world.of(ANN).hold(HoldRequest(address="thing/a", reason="audit"))
+    assert held.hold is not None
+    assert (held.address, held.domain, held.hold.reason, held.hold.until) == ("thing/a", DOMAIN, "audit", None)
+    assert (held.hold.by, held.hold.legal) == ("token ann", False)
+    told = await world.of(ANN).why(WhyRequest(address="thing/a"))
+    assert (told.verdict, told.reason) == ("keep", "held")
+
+    assert (await world.of(BEN).release(ReleaseRequest(address="thing/a"))).changed
+    assert not (await world.of(BEN).release(ReleaseRequest(address="thing/a"))).changed
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is None
+
+
+@case
+async def a_hold_counts_until_its_end_and_not_longer(world: World) -> None:
+    await world.things.add("a")
+    await world.of(ANN).hold(HoldRequest(address="thing/a", reason="audit", until="2h"))
+    world.elapse(2 * HOUR - 1)
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is not None
+    world.elapse(1)
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is None
+
+
+@case
+async def a_weaker_hold_takes_the_place_of_a_stronger_one_only_when_that_is_said(world: World) -> None:
+    await world.things.add("a")
+    verbs = world.of(ANN)
+    await verbs.hold(HoldRequest(address="thing/a", reason="long", until="7d"))
+    with pytest.raises(WeakerHoldError):
+        await verbs.hold(HoldRequest(address="thing/a", reason="short", until="1d"))
+    told = await verbs.why(WhyRequest(address="thing/a"))
+    assert told.hold is not None
+    assert told.hold.reason == "long"
+
+    await verbs.hold(HoldRequest(address="thing/a", reason="short", until="1d", replace=True))
+    told = await verbs.why(WhyRequest(address="thing/a"))
+    assert told.hold is not None
+    assert told.hold.reason == "short"
+
+
+@case
+async def a_legal_hold_has_no_end_and_is_released_by_another_person(world: World) -> None:
+    await world.things.add("a")
+    asked = HoldRequest(address="thing/a", reason="case 7", legal=True)
+    with pytest.raises(EndOfLegalHoldError):
+        await world.of(ANN).hold(HoldRequest(address="thing/a", reason="case 7", legal=True, until="7d"))
+    held = await world.of(ANN).hold(asked)
+    assert held.hold is not None
+    assert held.hold.legal
+
+    with pytest.raises(LegalHoldError):
+        await world.of(BEN).hold(HoldRequest(address="thing/a", reason="weaker", replace=True))
+    with pytest.raises(SecondPersonError):
+        await world.of(ANN).release(ReleaseRequest(address="thing/a", legal=True))
+    told = await world.of(ANN).why(WhyRequest(address="thing/a"))
+    assert told.hold is not None
+    assert (told.hold.reason, told.hold.by) == ("case 7", "token ann")
+    assert (await world.of(BEN).release(ReleaseRequest(address="thing/a", legal=True))).changed
+
+
+@case
+async def a_legal_hold_is_released_only_by_who_says_that_it_is_meant(world: World) -> None:
+    await world.things.add("a")
+    await world.of(ANN).hold(HoldRequest(address="thing/a", reason="case 7", legal=True))
+    with pytest.raises(LegalReleaseError):
+        await world.of(BEN).release(ReleaseRequest(address="thing/a"))
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is not None
+
+
+@case
+async def a_hold_whose_end_is_over_or_no_time_is_refused(world: World) -> None:
+    await world.things.add("a")
+    with pytest.raises(MomentOverError):
+        await world.of(ANN).hold(HoldRequest(address="thing/a", reason="x", until="2001-01-01T00:00:00Z"))
+    with pytest.raises(MomentError):
+        await world.of(ANN).hold(HoldRequest(address="thing/a", reason="x", until="soon"))
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is None
+
+
+@case
+async def what_people_do_is_in_the_journal(world: World) -> None:
+    await world.things.add("a")
+    verbs = world.of(ANN)
+    await verbs.hold(HoldRequest(address="thing/a", reason="audit"))
+    await verbs.release(ReleaseRequest(address="thing/a"))
+    await verbs.extend(ExtendRequest(address="thing/a", time="2h"))
+
+    rows = await verbs.journal(JournalRequest(address="thing/a"))
+    assert [one.reason for one in rows.items] == ["deadline_extended", "hold_released", "hold_placed"]
+
+
+# --- extensions -------------------------------------------------------------------------------------------------------
+
+
+@case
+async def an_extension_moves_the_deadline_by_what_it_says(world: World) -> None:
+    await world.things.add("a")
+    before = (await world.of(ANN).why(WhyRequest(address="thing/a"))).deadline
+    done = await world.of(ANN).extend(ExtendRequest(address="thing/a", time="2h"))
+    assert before is not None
+    assert done.extended_until == done.deadline == before + 2 * HOUR * 1_000_000_000
+
+    world.elapse(3 * HOUR)
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).verdict == "keep"
+    world.elapse(1)
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).verdict == "due"
+
+
+@case
+async def an_extension_reaches_as_far_as_is_allowed_and_no_further(world: World) -> None:
+    await world.things.add("a")
+    with pytest.raises(ExtensionError, match="extend_max is 30d"):
+        await world.of(ANN).extend(ExtendRequest(address="thing/a", time=f"{30 * DAY + 1}s"))
+    await world.of(ANN).extend(ExtendRequest(address="thing/a", time=f"{30 * DAY}s"))
+    with pytest.raises(ExtensionError, match="extend_max is 30d"):
+        await world.of(ANN).extend(ExtendRequest(address="thing/a", time="1s"))
+
+
+@case
+async def an_extension_is_never_earlier_and_never_endless(world: World) -> None:
+    await world.things.add("a")
+    with pytest.raises(ExtensionError, match="never an earlier one"):
+        await world.of(ANN).extend(ExtendRequest(address="thing/a", time="2001-01-01T00:00:00Z"))
+    with pytest.raises(NeverError):
+        await world.of(ANN).extend(ExtendRequest(address="thing/a", time="never"))
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).extended_until is None
+
+
+# --- deletions and the trash ------------------------------------------------------------------------------------------
+
+
+@case
+async def what_a_person_deletes_is_gone_and_comes_back_with_undo(world: World) -> None:
+    await world.things.add("a")
+    done = await world.of(ANN).delete(DeleteRequest(address="thing/a"))
+    assert await world.things.left() == set()
+    (entry,) = (await world.of(ANN).trash(TrashRequest())).items
+    assert (entry.address, entry.uid, entry.bytes) == ("thing/a", done.uid, 12)
+
+    (back,) = (await world.of(BEN).undo(UndoRequest(address="thing/a"))).items
+    assert back.uid != done.uid
+    assert await world.things.left() == {"a"}
+    assert (await world.of(ANN).trash(TrashRequest())).items == []
+
+
+@case
+async def what_is_held_is_not_deleted(world: World) -> None:
+    await world.things.add("a")
+    await world.of(BEN).hold(HoldRequest(address="thing/a", reason="audit"))
+    with pytest.raises(HeldError, match="audit"):
+        await world.of(ANN).delete(DeleteRequest(address="thing/a"))
+    assert await world.things.left() == {"a"}
+
+
+@case
+async def everything_that_a_plan_has_ended_comes_back_together(world: World) -> None:
+    for name in ("a", "b", "c"):
+        await world.things.add(name)
+    plan = await world.of(ANN).plan(PlanRequest())
+    world.elapse(HOUR + 1)
+    await world.of(ANN).apply(ApplyRequest(plan=plan))
+    await world.things.add("c")
+
+    done = await world.of(ANN).undo(UndoRequest(plan=plan.id))
+    assert sorted(one.address for one in done.items) == ["thing/a", "thing/b"]
+    assert list(done.problems) == ["thing/c"]
+    assert await world.things.left() == {"a", "b", "c"}
+
+
+@case
+async def an_undo_of_nothing_is_refused(world: World) -> None:
+    await world.things.add("a")
+    verbs = world.of(ANN)
+    with pytest.raises(OneToUndoError):
+        await verbs.undo(UndoRequest())
+    with pytest.raises(OneToUndoError):
+        await verbs.undo(UndoRequest(address="thing/a", plan="x"))
+    with pytest.raises(NotInTrashError):
+        await verbs.undo(UndoRequest(address="thing/a"))
+    with pytest.raises(NoSuchPlanError):
+        await verbs.undo(UndoRequest(plan="0000000000000000"))
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    await world.things.add("a")
+    with pytest.raises(PlaceTakenError):
+        await verbs.undo(UndoRequest(address="thing/a"))
+
+
+@case
+async def the_trash_is_told_in_pages_and_emptied_for_good(world: World) -> None:
+    names = ["a", "b", "c"]
+    for name in names:
+        await world.things.add(name)
+        await world.of(ANN).delete(DeleteRequest(address=f"thing/{name}"))
+    verbs = world.of(ANN)
+    first = await verbs.trash(TrashRequest(limit=2))
+    rest = await verbs.trash(TrashRequest(limit=2, after=first.next))
+    assert [one.address for one in (*first.items, *rest.items)] == [f"thing/{name}" for name in names]
+    assert rest.next is None
+
+    assert [one.address for one in (await verbs.empty_trash(EmptyTrashRequest(address="thing/b"))).items] == ["thing/b"]
+    assert len((await verbs.empty_trash(EmptyTrashRequest())).items) == 2
+    with pytest.raises(NotInTrashError):
+        await verbs.undo(UndoRequest(address="thing/a"))
+
+
+# --- freezes ----------------------------------------------------------------------------------------------------------
+
+
+@case
+async def a_freeze_lasts_until_it_is_resumed(world: World) -> None:
+    frozen = await world.of(ANN).freeze(FreezeRequest(domain=DOMAIN, reason="look"))
+    assert frozen.frozen is not None
+    assert (frozen.domain, frozen.frozen.reason, frozen.place) == (DOMAIN, "look", "here")
+    await world.things.add("a")
+    told = await world.of(BEN).why(WhyRequest(address="thing/a"))
+    assert told.frozen is not None
+
+    resumed = await world.of(BEN).resume(ResumeRequest(domain=DOMAIN))
+    assert (resumed.resumed, resumed.frozen) == ([DOMAIN], None)
+    assert (await world.of(BEN).resume(ResumeRequest(domain=DOMAIN))).resumed == []
+    assert (await world.of(BEN).why(WhyRequest(address="thing/a"))).frozen is None
+
+
+@case
+async def a_second_freeze_keeps_the_reason_of_the_first(world: World) -> None:
+    await world.of(ANN).freeze(FreezeRequest(domain="all", reason="look"))
+    again = await world.of(BEN).freeze(FreezeRequest(domain="all"))
+    assert again.frozen is not None
+    assert again.frozen.reason == "look"
+
+
+@case
+async def what_cannot_be_frozen_or_resumed_is_refused(world: World) -> None:
+    verbs = world.of(ANN)
+    with pytest.raises(NoSuchDomainError):
+        await verbs.freeze(FreezeRequest(domain="nothing"))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.freeze(FreezeRequest(domain="secrets"))
+    with pytest.raises(NothingNamedError):
+        await verbs.resume(ResumeRequest())
+    with pytest.raises(UsageError):
+        await verbs.resume(ResumeRequest(policy="nobody's"))
+
+
+# --- what makes no sense ----------------------------------------------------------------------------------------------
+
+
+@case
+async def a_verb_that_makes_no_sense_for_a_domain_says_why(world: World) -> None:
+    verbs, address = world.of(ANN), "secret/7/pin"
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.why(WhyRequest(address=address))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.hold(HoldRequest(address=address, reason="x"))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.release(ReleaseRequest(address=address))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.extend(ExtendRequest(address=address, time="1h"))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.delete(DeleteRequest(address=address))
+    with pytest.raises(UnsupportedVerbError, match="over by themselves"):
+        await verbs.undo(UndoRequest(address=address))
+
+
+@case
+async def what_is_no_address_is_refused_by_every_verb(world: World) -> None:
+    verbs = world.of(ANN)
+    for text in ("", "thing", "thing/", "thing/a/b", "what/a", "thing/%zz", "thing/%ff"):
+        with pytest.raises(AddressError):
+            await verbs.why(WhyRequest(address=text))
+        with pytest.raises(AddressError):
+            await verbs.hold(HoldRequest(address=text, reason="x"))
+        with pytest.raises(AddressError):
+            await verbs.release(ReleaseRequest(address=text))
+        with pytest.raises(AddressError):
+            await verbs.extend(ExtendRequest(address=text, time="1h"))
+        with pytest.raises(AddressError):
+            await verbs.delete(DeleteRequest(address=text))
+        with pytest.raises(AddressError):
+            await verbs.undo(UndoRequest(address=text))
+
+
+@case
+async def what_is_not_there_is_told_as_such(world: World) -> None:
+    verbs = world.of(ANN)
+    with pytest.raises(NothingThereError, match=r"There is no thing/a\."):
+        await verbs.hold(HoldRequest(address="thing/a", reason="x"))
+    with pytest.raises(NothingThereError):
+        await verbs.release(ReleaseRequest(address="thing/a"))
+    with pytest.raises(NothingThereError):
+        await verbs.extend(ExtendRequest(address="thing/a", time="1h"))
+    with pytest.raises(NothingThereError):
+        await verbs.delete(DeleteRequest(address="thing/a"))

@@ -1,0 +1,116 @@
+"""A domain made for the contract of the verbs: things in memory, whose holds the engine keeps, with a trash."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from lapse.app.domains import ManagedOwnDomain, OwnDomain, Section
+from lapse.core.address import Address, AddressKind
+from lapse.engine.domain import Candidate, Result
+from lapse.engine.journal.port import Outcome
+from lapse.engine.registry import DomainParts, DomainVerb, Registration, Registry
+from lapse.engine.safety.sqlite import SQLiteHolds
+from lapse.engine.trash import BroughtBack, NotInTrashError, PlaceTakenError, TrashEntry
+from lapse.engine.view import Moment
+from tests.conformance.domains.memory import MemoryDomain, Thing
+from tests.conformance.service.registry import DOMAIN, HOUR
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from lapse.core.clock import UnixNs
+    from lapse.engine.domain import Action
+    from tests.conformance.domains.kit import Kit
+
+THINGS = Registration(name=DOMAIN, kinds=(AddressKind(DOMAIN),), reasons=tuple)
+SECRETS = Registration(
+    name="secrets",
+    kinds=(AddressKind("secret", "APP"),),
+    reasons=tuple,
+    unsupported=dict.fromkeys(DomainVerb, "Secrets are over by themselves"),
+)
+REGISTRY = Registry([THINGS, SECRETS], installed=tuple)
+
+
+class Things(MemoryDomain):
+    """What there is: a thing that is added again under its name has another uid."""
+
+    domain = name = DOMAIN
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.uids: dict[str, str] = {}
+        self.trashed: dict[str, tuple[Thing, Moment]] = {}
+        self._numbers = count(1)
+
+    async def add(self, name: str) -> None:
+        await super().add(name)
+        self.uids[name] = f"u-{next(self._numbers)}"
+
+    def _seen(self, thing: Thing) -> Candidate[UnixNs]:
+        return Candidate(
+            address=Address(DOMAIN, None, thing.name),
+            uid=self.uids[thing.name],
+            version=str(thing.version),
+            state=thing.made,
+            handle=thing.name,
+        )
+
+    def renew(self, name: str) -> None:
+        """Let its time begin anew."""
+        self.things[name].made = self.kit.now
+        self.things[name].version += 1
+
+    def end(self, action: Action) -> Result:
+        thing = self.things.get(action.handle)
+        result = super().end(action)
+        if thing is not None and result.outcome is Outcome.ENDED:
+            self.trashed[thing.name] = (thing, Moment(self.kit.now))
+        return result
+
+    def managed(self) -> ManagedOwnDomain:
+        """Return the domain as people steer it."""
+        own = OwnDomain(THINGS, Section(), DomainParts(self, self), "")
+        return ManagedOwnDomain(own, SQLiteHolds(self.kit.store.database), clock=self.kit.clock)
+
+
+class MemoryTrash:
+    """What was ended: `lapse.engine.trash.Trash`."""
+
+    name = "memory"
+
+    def __init__(self, things: Things) -> None:
+        self._things = things
+
+    async def entries(self, *, after: str | None = None) -> AsyncGenerator[Sequence[TrashEntry], None]:
+        shown = [self._entry(name) for name in sorted(self._things.trashed)]
+        yield [one for one in shown if after is None or one.id > after]
+
+    async def bring_back(self, entry: TrashEntry, *, by: str) -> BroughtBack:
+        name = entry.id.partition("/")[2]
+        if name not in self._things.trashed:
+            raise NotInTrashError(address=entry.address)
+        if name in self._things.things:
+            raise PlaceTakenError(address=entry.address)
+        del self._things.trashed[name]
+        await self._things.add(name)
+        return BroughtBack(address=entry.address, uid=self._things.uids[name], says="Its time begins anew.")
+
+    async def empty(self, entries: Sequence[TrashEntry], *, by: str) -> Sequence[Result]:
+        for one in entries:
+            del self._things.trashed[one.id.partition("/")[2]]
+        return [Result(Outcome.ENDED)] * len(entries)
+
+    def _entry(self, name: str) -> TrashEntry:
+        _, ended = self._things.trashed[name]
+        return TrashEntry(
+            id=f"{self.name}/{name}",
+            address=str(Address(DOMAIN, None, name)),
+            uid=self._things.uids[name],
+            domain=DOMAIN,
+            ended_at=ended,
+            expires_at=Moment(ended + 24 * HOUR * 1_000_000_000),
+            bytes=12,
+            comes_back="as it was",
+        )

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.client import AsyncClient, sync
+from lapse.engine.verbs.contract import JournalRequest, PlanRequest, Verbs, WhyRequest
+from lapse.engine.verbs.operations import JOURNAL, OPERATIONS, PLAN, WHY
+
+if TYPE_CHECKING:
+    from lapse.engine.verbs.operations import VerbOperation
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def sent(operation: VerbOperation[Any, Any], asked: Any) -> Any:  # noqa: ANN401 - of any operation
+    """Write a request, and read it as a server does."""
+    target, body = operation.write(asked)
+    parts = urlsplit(f"http://host{target}")
+    address = parts.path.partition("/why/")[2] if operation is WHY else None
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    return operation.read(address=address, query=query, body=body or b"")
+
+
+@given(TEXT, st.lists(TEXT), st.none() | TEXT)
+def test_a_plan_is_asked_for_as_it_was_meant(within: str, domains: list[str], policy: str | None) -> None:
+    asked = PlanRequest(within=within, domains=domains, policy=policy)
+    assert sent(PLAN, asked) == asked
+
+
+@given(st.integers(1, 1000), st.none() | TEXT, st.none() | TEXT)
+def test_the_journal_is_asked_for_as_it_was_meant(limit: int, since: str | None, address: str | None) -> None:
+    asked = JournalRequest(limit=limit, since=since, address=address)
+    assert sent(JOURNAL, asked) == asked
+
+
+@given(st.text("abcXYZ019-_.~:@+=,/%", max_size=20), st.none() | TEXT)
+def test_an_address_of_the_grammar_is_sent_as_it_is(address: str, at: str | None) -> None:
+    asked = WhyRequest(address=address, at=at)
+    assert sent(WHY, asked) == asked
+
+
+def test_every_verb_is_an_operation_with_the_types_of_the_verb() -> None:
+    verbs = {name for name, _ in inspect.getmembers(Verbs, inspect.isfunction) if not name.startswith("_")}
+    assert {one.verb for one in OPERATIONS} == verbs
+    assert len({(one.method, one.path) for one in OPERATIONS}) == len(OPERATIONS)
+    for one in OPERATIONS:
+        given_type = inspect.signature(getattr(Verbs, one.verb)).parameters.get("asked")
+        assert given_type is None or given_type.annotation == one.asked.__name__
+
+
+def methods(path: Path, name: str) -> dict[str, str]:
+    """Return the signatures of a class's public methods, as they are written."""
+    tree = ast.parse(path.read_text())
+    (found,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
+    functions = [one for one in found.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {
+        one.name: f"{ast.unparse(one.args)} -> {ast.unparse(one.returns) if one.returns else ''}"
+        for one in functions
+        if not one.name.startswith("_")
+    }
+
+
+def test_the_stub_has_the_methods_that_it_stands_for() -> None:
+    source = Path(inspect.getfile(AsyncClient))
+    stub = Path(inspect.getfile(sync)).with_suffix(".pyi")
+
+    assert methods(stub, "Client") == methods(source, "AsyncClient")
+
+
+@pytest.mark.parametrize("name", [one.verb for one in OPERATIONS])
+def test_every_verb_of_the_client_without_await_returns_at_once(name: str) -> None:
+    assert not inspect.iscoroutinefunction(getattr(sync.Client, name))

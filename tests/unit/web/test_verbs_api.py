@@ -1,0 +1,213 @@
+"""The verbs over HTTP: forms of requests, who may ask what, and whose things they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.engine.verbs.operations import API, OPERATIONS
+from lapse.files.ownership import user_name
+from lapse.web.server.security import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.unit.web import conftest
+
+LAB, HERS = "workspace/lab", "workspace/hers"
+
+
+async def make(api: conftest.API, name: str, owner: str, port: int) -> None:
+    asked = {"name": name, "owner": owner, "command": ["serve", "--password=hunter2"], "port": port, "start": False}
+    assert (await api.client.post(f"{API}/workspaces", json=asked)).status_code == 201
+
+
+@pytest.fixture
+async def shop(api: conftest.API) -> conftest.API:
+    """Two workspaces of two owners."""
+    await make(api, "lab", "ann", 9001)
+    await make(api, "hers", "eve", 9002)
+    return api
+
+
+async def ask(
+    api: conftest.API, scopes: list[str], method: str, path: str, body: dict[str, Any] | None = None, *, name: str = "t"
+) -> httpx2.Response:
+    _, token = api.tokens.create(name, scopes)
+    headers = {"Authorization": f"Bearer {token}"}
+    return await api.stranger.request(method, f"{API}{path}", headers=headers, json=body)
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_hold_is_placed_and_told_in_the_name_of_the_token(shop: conftest.API) -> None:
+    held = await ask(shop, ["admin"], "POST", "/hold", {"address": LAB, "reason": "audit"}, name="ann")
+    assert held.status_code == 200
+    assert held.json()["hold"] == {"reason": "audit", "until": None, "legal": False, "by": "token ann"}
+    why = await shop.client.get(f"{API}/why/{LAB}")
+    assert (why.json()["verdict"], why.json()["reason"]) == ("keep", "held")
+
+
+async def test_the_owners_token_is_the_user_of_the_machine(shop: conftest.API) -> None:
+    held = await shop.client.post(f"{API}/hold", json={"address": LAB, "reason": "audit"})
+    assert held.json()["hold"]["by"] == f"user {user_name()}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "where"),
+    [
+        ("/hold", {"address": LAB, "reason": "x", "untill": "7d"}, "body"),
+        ("/hold", {"address": LAB}, "body"),
+        ("/hold", {"address": LAB, "reason": 7}, "body.reason"),
+        ("/hold", [], "body"),
+        ("/apply", {"plan": {"form": 1}}, "body.plan"),
+        ("/freeze", {}, "body"),
+    ],
+)
+async def test_a_body_of_another_form_is_refused_with_the_place(
+    api: conftest.API,
+    path: str,
+    body: object,
+    where: str,
+) -> None:
+    refused = await api.client.post(f"{API}{path}", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, "InvalidRequestError")
+    assert [one["where"] for one in refused.json()["errors"]] == [where]
+
+
+@pytest.mark.parametrize(
+    "query", ["/plan?domains=keys", "/journal?adress=x", "/trash?limit=1&x=2", f"/why/{LAB}?when=2h"]
+)
+async def test_a_parameter_that_nobody_knows_is_refused(api: conftest.API, query: str) -> None:
+    refused = await api.client.get(f"{API}{query}")
+    assert (refused.status_code, refused.json()["code"]) == (422, "UnknownParameterError")
+
+
+@pytest.mark.parametrize("query", ["/journal?limit=0", "/journal?limit=1001", "/trash?limit=many"])
+async def test_a_parameter_of_another_form_is_refused_with_its_name(api: conftest.API, query: str) -> None:
+    refused = await api.client.get(f"{API}{query}")
+    assert [one["where"] for one in refused.json()["errors"]] == ["query.limit"]
+
+
+async def test_a_plan_may_be_larger_than_any_other_body(api: conftest.API) -> None:
+    filler = "x" * MAX_BODY_BYTES
+    too_large = await api.client.post(f"{API}/hold", json={"address": LAB, "reason": filler})
+    assert (too_large.status_code, too_large.json()["code"]) == (413, "BodyTooLargeError")
+    read = await api.client.post(f"{API}/apply", json={"plan": {"form": 1, "id": filler}})
+    assert read.json()["code"] == "InvalidRequestError"
+    announced = {"Content-Length": str(MAX_LARGE_BODY_BYTES + 1), "Content-Type": "application/json"}
+    refused = await api.client.post(f"{API}/apply", content=b"{}", headers=announced)
+    assert refused.json()["code"] == "BodyTooLargeError"
+
+
+async def test_the_openapi_document_has_every_verb_with_its_request_and_answer(api: conftest.API) -> None:
+    document = (await api.client.get(f"{API}/openapi.json")).json()
+    for one in OPERATIONS:
+        told = document["paths"][f"{API}{one.path}"][one.method.lower()]
+        assert told["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+        if one.reads:
+            named = {field["name"] for field in told.get("parameters", ()) if field["in"] == "query"}
+            assert named == set(one.query)
+        else:
+            schema = told["requestBody"]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": f"#/components/schemas/{one.asked.__name__}"}
+            assert document["components"]["schemas"][one.asked.__name__]["additionalProperties"] is False
+
+
+# --- who may what -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "legal", "status"),
+    [
+        ("holds", False, 200), ("holds", True, 403), ("legal", True, 200), ("legal", False, 403),
+        ("admin", True, 200), ("operate", False, 403), ("read", False, 403), ("monitor", False, 403),
+    ],
+)  # fmt: skip
+async def test_a_legal_hold_has_a_scope_of_its_own(shop: conftest.API, scope: str, legal: bool, status: int) -> None:  # noqa: FBT001
+    asked = {"address": LAB, "reason": "x", "legal": legal}
+    assert (await ask(shop, [scope], "POST", "/hold", asked)).status_code == status
+
+
+async def test_who_may_release_holds_cannot_release_a_legal_one(shop: conftest.API) -> None:
+    asked = {"address": LAB, "reason": "case 7", "legal": True}
+    assert (await ask(shop, ["legal"], "POST", "/hold", asked, name="ann")).status_code == 200
+
+    refused = await ask(shop, ["holds"], "POST", "/release", {"address": LAB}, name="ben")
+    assert (refused.status_code, refused.json()["code"]) == (422, "LegalReleaseError")
+    refused = await ask(shop, ["holds"], "POST", "/release", {"address": LAB, "legal": True}, name="ben")
+    assert (refused.status_code, refused.json()["code"]) == (403, "ScopeMissingError")
+    refused = await ask(shop, ["holds"], "POST", "/workspaces/lab/release", {}, name="ben")
+    assert (refused.status_code, refused.json()["code"]) == (422, "LegalReleaseError")
+    assert (await shop.client.get(f"{API}/why/{LAB}")).json()["hold"]["legal"]
+
+
+async def test_two_tokens_of_one_name_are_one_person(shop: conftest.API) -> None:
+    asked = {"address": LAB, "reason": "case 7", "legal": True}
+    assert (await ask(shop, ["legal"], "POST", "/hold", asked, name="ann")).status_code == 200
+    released = {"address": LAB, "legal": True}
+
+    refused = await ask(shop, ["admin"], "POST", "/release", released, name="ann")
+    assert (refused.status_code, refused.json()["code"]) == (403, "SecondPersonError")
+    assert (await ask(shop, ["legal"], "POST", "/release", released, name="ben")).status_code == 200
+
+
+OWN = [
+    ("GET", "/why/{}", None),
+    ("POST", "/hold", {"address": "{}", "reason": "mine"}),
+    ("POST", "/release", {"address": "{}"}),
+    ("POST", "/delete", {"address": "{}"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OWN)
+async def test_an_owner_steers_their_own_workspaces_and_sees_no_others(
+    shop: conftest.API, method: str, path: str, body: dict[str, str] | None
+) -> None:
+    def about(address: str) -> tuple[str, dict[str, str] | None]:
+        return path.format(address), None if body is None else {key: one.format(address) for key, one in body.items()}
+
+    assert (await ask(shop, ["workspaces:ann"], method, *about(LAB))).status_code == 200
+    hidden = await ask(shop, ["workspaces:ann"], method, *about(HERS))
+    absent = await ask(shop, ["workspaces:ann"], method, *about("workspace/nobodys"))
+    assert (hidden.status_code, hidden.json()["code"]) == (404, "UnknownWorkspaceError")
+    assert (absent.status_code, absent.json()["code"]) == (404, "UnknownWorkspaceError")
+    refused = await ask(shop, ["workspaces:ann"], method, *about("vcr/default/x"))
+    assert (refused.status_code, refused.json()["code"]) == (403, "ScopeMissingError")
+    refused = await ask(shop, ["keys:7"], method, *about(LAB))
+    assert refused.status_code == 403
+
+
+async def test_an_owner_places_no_legal_holds_and_plans_nothing(shop: conftest.API) -> None:
+    asked = {"address": LAB, "reason": "x", "legal": True}
+    assert (await ask(shop, ["workspaces:ann"], "POST", "/hold", asked)).status_code == 403
+    for method, path in (("GET", "/plan"), ("GET", "/journal"), ("POST", "/freeze"), ("POST", "/trash/empty")):
+        refused = await ask(shop, ["workspaces:ann", "keys:7"], method, path, None if method == "GET" else {})
+        assert refused.status_code == 403, path
+    assert (await ask(shop, ["workspaces:ann"], "POST", "/undo", {"plan": "x"})).status_code == 403
+
+
+async def test_who_has_an_applications_keys_asks_about_no_others(api: conftest.API) -> None:
+    assert (await ask(api, ["keys:7"], "GET", "/why/key/8/pin")).status_code == 403
+    assert (await ask(api, ["keys:7"], "GET", "/why/key/7/pin")).json()["code"] != "ScopeMissingError"
+
+
+async def test_who_sees_no_values_gets_rows_without_details(shop: conftest.API) -> None:
+    await shop.client.post(f"{API}/hold", json={"address": LAB, "reason": "hunter2"})
+    for scope, shown in (("monitor", False), ("holds", False), ("read", True), ("admin", True)):
+        rows = (await ask(shop, [scope], "GET", "/journal")).json()["items"]
+        assert [one["reason"] for one in rows][:1] == ["hold_placed"]
+        assert ("hunter2" in str(rows)) is shown
+
+
+async def test_the_old_addresses_of_workspaces_say_that_they_are(shop: conftest.API) -> None:
+    calls = [
+        await shop.client.get(f"{API}/workspaces/lab/why"),
+        await shop.client.post(f"{API}/workspaces/lab/hold", json={"reason": "x"}),
+        await shop.client.post(f"{API}/workspaces/lab/release", json={}),
+    ]
+    assert [(one.status_code, one.headers["Deprecation"]) for one in calls] == [(200, "@1794873600")] * 3
+    assert [one.json().get("held") for one in calls] == [None, True, False]
+    assert "Deprecation" not in (await shop.client.get(f"{API}/workspaces/lab")).headers
