@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
+from lapse.cli.former_names import renewed
 from lapse.cli.output import ExitCode, OutputError, message, stderr, stdout
 from lapse.cli.usage import examples, explain
 from lapse.core.errors import LapseError
@@ -196,6 +197,7 @@ def _give_up_stdout() -> None:
 def _run(arguments: list[str]) -> int:
     try:
         _add_noun(arguments)
+        arguments = renewed(arguments, lambda told: message(f"warning: {told}", style="yellow"))
         result = app(
             arguments,
             console=stdout(),

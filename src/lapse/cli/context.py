@@ -19,6 +19,7 @@ from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
     from lapse.app.record import ProcessRecord
+    from lapse.client import AsyncClient
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
@@ -569,9 +570,22 @@ class ClusterContext(Context):
 
 
 def in_context(
-    flags: Flags, work: Work[T], *, cluster: bool = False, rights: Callable[[Settings], str] = lambda _: ""
+    flags: Flags,
+    work: Work[T],
+    *,
+    remote: Callable[[AsyncClient], Awaitable[T]] | None = None,
+    cluster: bool = False,
+    rights: Callable[[Settings], str] = lambda _: "",
 ) -> T:
-    """Do some work where the flags say, and close what it opened; ``rights`` are those that it needs on a cluster."""
+    """Do some work where the flags say, and close what it opened; ``rights`` are those that it needs on a cluster.
+
+    ``remote`` asks a running Lapse for the same, where flags or environment name one.
+    """
+    from lapse.cli.remote import client_at
+
+    client = None if remote is None else client_at(flags, cluster=cluster)
+    if remote is not None and client is not None:
+        return run_through(remote(client))
     loaded = flags.load_and_warn()
 
     async def run() -> T:
@@ -595,12 +609,7 @@ def run_through(call: Awaitable[T]) -> T:
 def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) -> T:
     """Ask the verbs of people at the place that the flags name."""
     from lapse.app.cluster import LeaseNamespaceError, gate_key
-    from lapse.cli.remote import client_at
     from lapse.kube.errors import NotFoundError
-
-    client = client_at(flags, cluster=cluster)
-    if client is not None:
-        return run_through(asked(client))
 
     async def work(context: Context) -> T:
         try:
@@ -613,7 +622,7 @@ def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) 
     def rights(settings: Settings) -> str:
         return f"get, create and patch on configmaps in {settings.lease_namespace}, and on what is asked about"
 
-    return in_context(flags, work, cluster=cluster, rights=rights)
+    return in_context(flags, work, remote=asked, cluster=cluster, rights=rights)
 
 
 def change_workspace(

@@ -1,10 +1,12 @@
-"""Output of commands: results on stdout (a table for people, JSON for programs), everything else on stderr.
+"""Output of commands: results on stdout (a table for people, JSON or YAML for programs), everything else on stderr.
 
-Guarantees: with ``-o json`` stdout holds exactly one JSON document; a table on a pipe or in a file is plain text that
-never shortens a cell; on a terminal long cells are folded, not cut. Characters that could steer a terminal are shown
-as escapes in tables and messages, and in everything else on a terminal; a bare value on a pipe or in a file is as it
-is, every byte of it. A log that is replaced while it is followed is printed to its end, then the new one from its
-start. Not guaranteed: that the layout of a table stays the same; programs read JSON.
+Guarantees: with ``-o json`` or ``-o yaml`` stdout holds exactly one document, and a list is always ``items`` and
+``next``; what a command did is told on stdout too, so that it can be kept; a table on a pipe or in a file is plain text
+that never shortens a cell; on a terminal long cells are folded, not cut. Characters that could steer a terminal are
+shown as escapes in tables and messages, and in everything else on a terminal; a bare value on a pipe or in a file is as
+it is, every byte of it. A log that is replaced while it is followed is printed to its end, then the new one from its
+start. Not guaranteed: that the layout of a table, or the sentence that tells what was done, stays the same; programs
+read documents.
 """
 
 from __future__ import annotations
@@ -23,14 +25,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lapse.core.errors import LapseError
+from lapse.core.errors import LapseError, UsageError
 from lapse.core.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-if TYPE_CHECKING:
-    from lapse.engine.view import Columns
+    from lapse.engine.view import Columns, ViewPage
 
 
 class ExitCode(IntEnum):
@@ -49,11 +50,21 @@ class OutputError(LapseError):
     """The result cannot be written to stdout: {problem}."""
 
 
+class YAMLOutputError(UsageError):
+    """YAML needs PyYAML, which is not installed: run pip install 'lapse[kubernetes]', or use -o json."""
+
+
 class Output(Enum):
     """How a result is printed."""
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether it is a document, and no table."""
+        return self is not Output.TABLE
 
 
 OutputOption = Annotated[
@@ -107,17 +118,56 @@ def print_text(text: str) -> None:
         raise OutputError(problem=error.strerror) from error
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document for a program, views in it as well: indented on a terminal, on one line elsewhere."""
+def print_document(output: Output, document: object) -> None:
+    """Print one document for a program, views in it as well, as YAML or JSON."""
     from lapse.engine.view import to_json
 
     document = to_json(document)
+    if output is Output.YAML:
+        _print_yaml(document)
+    else:
+        _print_json(document)
+
+
+def _print_json(document: Any) -> None:  # noqa: ANN401 - a document
+    """Print JSON, indented on a terminal, on one line elsewhere."""
     if not sys.stdout.isatty():
         print_text(json.dumps(document, ensure_ascii=False))
         return
     text = json.dumps(document, ensure_ascii=False, indent=2)
     # What JSON need not escape and a terminal obeys (C1 controls, bidi marks) stands in strings only.
     print_text("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def _print_yaml(document: Any) -> None:  # noqa: ANN401 - a document
+    """Print YAML, with the mark that begins a document, so that several that follow each other stay apart."""
+    try:
+        import yaml
+    except ImportError:
+        raise YAMLOutputError from None
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, explicit_start=True, width=1000)
+    print_text(text.removesuffix("\n").removesuffix("\n..."))
+
+
+def print_page(
+    output: Output,
+    page: ViewPage[Any],
+    columns: Columns,
+    now: int = 0,
+    *,
+    none: str,
+    more: str = "There are more; --limit 0 shows all.",
+    styles: Mapping[Any, str] | None = None,
+) -> None:
+    """Print a list: ``items`` and ``next`` for programs, a table for people; that there are none or more on stderr."""
+    if output.for_programs:
+        print_document(output, page)
+    elif page.items:
+        print_views(page.items, columns, now, styles=styles)
+        if page.next is not None:
+            message(more)
+    else:
+        message(none)
 
 
 def print_table(
@@ -162,17 +212,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def print_result(output: Output, result: object, said: str) -> None:
-    """Print what a command did: JSON on stdout for programs, a sentence on stderr for people."""
-    if output is Output.JSON:
-        print_json(result)
+    """Print what a command did: a document for programs, a sentence for people, which a pipe gets as well."""
+    if output.for_programs:
+        print_document(output, result)
     else:
-        message(said)
+        print_text(printable(said, keep="\n"))
 
 
 def print_link(output: Output, url: str, *, seconds: int, within: str, browser: bool) -> None:
     """Print an address that works once within a time, and open it in a browser if that is asked for."""
-    if output is Output.JSON:
-        print_json({"url": url, "expires_in_seconds": seconds})
+    if output.for_programs:
+        print_document(output, {"url": url, "expires_in_seconds": seconds})
     else:
         print_text(url)
         message(f"It works once, within {within}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from lapse.cli.output import ExitCode, Output, message, print_json, print_views
+from lapse.cli.output import ExitCode, Output, message, print_document, print_views
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
@@ -121,8 +121,8 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     from lapse.history.view import pass_view
 
     report = pass_view(done.told, done.runs.values())
-    if output is Output.JSON:
-        print_json(report)
+    if output.for_programs:
+        print_document(output, report)
     else:
         _print(done, report)
     if done.waits_for_yes:

@@ -54,7 +54,7 @@ async def test_a_token_that_cannot_be_told_is_not_made(api: API) -> None:
         await audited(api, FullJournal()).create("ci", ["admin"])
     (made,) = [token for token in api.tokens.list() if token.name == "ci"]
 
-    assert made.revoked is not None
+    assert made.revoked_at is not None
 
 
 async def test_a_token_that_is_not_made_is_not_told(api: API) -> None:

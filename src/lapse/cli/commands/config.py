@@ -5,7 +5,8 @@ from __future__ import annotations
 from cyclopts import App
 
 from lapse.cli.flags import AllFlags
-from lapse.cli.output import Output, OutputOption, message, print_json, print_table
+from lapse.cli.output import Output, OutputOption, message, print_document, print_table
+from lapse.engine.view import ViewPage
 
 app = App("config", help="Show and check the configuration.")
 
@@ -17,8 +18,9 @@ def show(flags: AllFlags = AllFlags(), *, output: OutputOption = Output.TABLE) -
     A flag wins over the environment, the environment over the file, the file over the default.
     """
     loaded = flags.load()
-    if output is Output.JSON:
-        print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in loaded.shown()])
+    if output.for_programs:
+        shown = [{"key": key, "value": value, "origin": origin} for key, value, origin in loaded.shown()]
+        print_document(output, ViewPage(shown, None))
     else:
         print_table(["key", "value", "origin"], loaded.shown())
     _warn(loaded.warnings)

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from lapse.cli.flags import DefinitionsFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_document, print_table, print_text
 from lapse.cli.usage import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.domains import REGISTRY
+from lapse.engine.view import ViewPage
 from lapse.kube.crd.definition import write
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def install(
     try:
         asyncio.run(_install(flags, seconds, done))
     finally:
-        if done and output is Output.JSON:
-            print_json(done)
+        if done and output.for_programs:
+            print_document(output, ViewPage(done, None))
         elif done:
             print_table(["definition", "result"], [list(row.values()) for row in done])
     return ExitCode.DONE
@@ -96,8 +97,8 @@ def diff(
     """Show what lapse crds install would change. Changes nothing."""
     compared = asyncio.run(_compare(flags))
     pending = [one for one in compared if one.state != "same"]
-    if output is Output.JSON:
-        print_json([asdict(one) for one in compared])
+    if output.for_programs:
+        print_document(output, ViewPage([asdict(one) for one in compared], None))
     elif pending:
         print_table(["definition", "state", "place", "on the cluster", "wanted"], _rows(pending))
     else:

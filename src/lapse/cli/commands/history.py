@@ -14,7 +14,16 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import HistoryFlags, PruneFlags, RecordFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_document,
+    print_result,
+    print_table,
+    print_views,
+)
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import NumberError, commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -142,8 +151,8 @@ def list_records(
     views = [one.view(now) for one in found if is_of(one, namespace, None)]
     views = [one for one in views if status is None or one.status == status]
     shown = views[:limit] if limit else views
-    if output is Output.JSON:
-        print_json({"items": shown, "more": len(views) - len(shown)})
+    if output.for_programs:
+        print_document(output, {"items": shown, "more": len(views) - len(shown)})
     elif shown:
         print_views(shown, COLUMNS, now, styles=_STYLES)
         if len(shown) < len(views):
@@ -216,8 +225,8 @@ def show(
 
     judged, document, now = in_context(flags, work, cluster=cluster, rights=_reading)
     details = judged.details(document, now)
-    if output is Output.JSON:
-        print_json(details)
+    if output.for_programs:
+        print_document(output, details)
     else:
         print_table(("fact", "value"), detail_rows(details, judged.metadata, now))
     return ExitCode.DONE
@@ -379,8 +388,8 @@ def _tell(done: list[tuple[ChaosExperimentHistory, bool]], output: Output) -> No
         {"address": f"history/{one.metadata.namespace}/{one.metadata.name}", "name": one.metadata.name, "new": is_new}
         for one, is_new in done
     ]
-    if output is Output.JSON:
-        print_json(rows[0] if len(rows) == 1 else {"items": rows})
+    if output.for_programs:
+        print_document(output, rows[0] if len(rows) == 1 else {"items": rows})
         return
     for row in rows:
         said = "Recorded:" if row["new"] else "Recorded before, and left as it is:"

@@ -26,7 +26,7 @@ from lapse.cli.output import (
     Output,
     OutputOption,
     message,
-    print_json,
+    print_document,
     print_result,
     print_table,
     print_text,
@@ -217,9 +217,9 @@ def get(key: Key, /, *, store: KeysOf, output: OutputOption = Output.TABLE) -> i
 
     with store.opened() as keys:
         item = keys.get_item(key)
-    if output is Output.JSON:
+    if output.for_programs:
         absent = dict.fromkeys(("key", "value", "expires_at", "ttl_seconds"))
-        print_json(view_of(item, SystemClock.wall_ns()) if item else absent | {"key": key})
+        print_document(output, view_of(item, SystemClock.wall_ns()) if item else absent | {"key": key})
     elif item:
         print_text(item.value)
     if item is None:
@@ -330,8 +330,8 @@ def ttl(key: Key, /, *, store: KeysOf, output: OutputOption = Output.TABLE) -> i
     """Print how long a live key still lives."""
     with store.opened() as keys:
         seconds = keys.query_ttl(key)
-    if output is Output.JSON:
-        print_json({"key": key, "ttl_seconds": seconds})
+    if output.for_programs:
+        print_document(output, {"key": key, "ttl_seconds": seconds})
     elif seconds is not None:
         print_text(str(Duration(round(seconds * 1000) * MILLISECOND)))
     if seconds is None:
@@ -363,8 +363,8 @@ def scan(
         items = list(_pages(keys, prefix, after, limit)) if all_pages else keys.scan(prefix, after, limit)
     more = not all_pages and len(items) == limit
     views = [view_of(item, SystemClock.wall_ns(), with_value=show_values) for item in items]
-    if output is Output.JSON:
-        print_json({"items": views, "next_after": views[-1].key if more else None})
+    if output.for_programs:
+        print_document(output, {"items": views, "next_after": views[-1].key if more else None})
         return ExitCode.DONE
     columns: Columns = {"key": "key", "expires in": _expires_in, "expires at": "expires_at"}
     print_views(views, {**columns, "value": "value"} if show_values else columns)
@@ -421,8 +421,8 @@ def conformance(
     with closing(_watched(target, only)) as played:
         found = {result.case.id: result for result in played}
     results = [found[case.id] for case in list_cases() if case.id in found]
-    if output is Output.JSON:
-        print_json(_as_json(url, results, target.capabilities()))
+    if output.for_programs:
+        print_document(output, _as_json(url, results, target.capabilities()))
     else:
         _print_tables(results, target.capabilities())
     return _conclude(results)

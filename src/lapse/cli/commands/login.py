@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from lapse.cli.input import STDIN, value_from
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_document, print_result, print_table
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,9 +77,11 @@ def logout(url: Address = None, /, *, output: OutputOption = Output.TABLE) -> in
 
 
 def _list(output: Output) -> int:
+    from lapse.engine.view import ViewPage
+
     rows = [{"server": server, "token": _id_of(token)} for server, token in sorted(_file().tokens().items())]
-    if output is Output.JSON:
-        print_json({"items": rows, "next": None})
+    if output.for_programs:
+        print_document(output, ViewPage(rows, None))
     elif rows:
         print_table(["server", "token"], [[row["server"], row["token"]] for row in rows])
     else:

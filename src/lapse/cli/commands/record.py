@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import VerbFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_views
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_document, print_table, print_views
 from lapse.cli.usage import NumberError, commands_of
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ async def _follow(verbs: Verbs, asked: JournalRequest, output: Output) -> int:
 def _print_rows(rows: list[Any], output: Output, *, is_more: bool = False) -> None:
     from lapse.engine.journal.view import COLUMNS, row_line
 
-    if output is Output.JSON:
+    if output.for_programs:
         for row in rows:
-            print_json(row)
+            print_document(output, row)
     elif is_more:
         for row in rows:
             print(row_line(row), flush=True)  # noqa: T201 - a line of a result, as it comes
@@ -120,8 +120,8 @@ def status(*, flags: VerbFlags = VerbFlags(), cluster: InCluster = False, output
     from lapse.cli.context import ask
 
     told = ask(flags, lambda verbs: verbs.status(), cluster=cluster)
-    if output is Output.JSON:
-        print_json(told)
+    if output.for_programs:
+        print_document(output, told)
     else:
         _print_status(told)
     return ExitCode.DONE
@@ -199,8 +199,8 @@ def list_trash(
     from lapse.engine.view import ViewPage
 
     items = ask(flags, lambda verbs: _all_trash(verbs, domain), cluster=cluster)
-    if output is Output.JSON:
-        print_json(ViewPage(items, None))
+    if output.for_programs:
+        print_document(output, ViewPage(items, None))
         return ExitCode.DONE
     if items:
         print_views(items, _TRASH)
@@ -245,8 +245,8 @@ def empty_trash(
     confirm(f"Remove {address or 'everything in the trash'} for good", yes=yes)
     asked = EmptyTrashRequest(address=address, domain=domain)
     done = ask(flags, lambda verbs: verbs.empty_trash(asked), cluster=cluster)
-    if output is Output.JSON:
-        print_json(done)
+    if output.for_programs:
+        print_document(output, done)
     else:
         for name, problem in done.problems.items():
             message(f"{name} stays: {problem}", style="yellow")

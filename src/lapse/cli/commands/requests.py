@@ -18,7 +18,7 @@ from lapse.cli.output import (
     Output,
     OutputOption,
     message,
-    print_json,
+    print_document,
     print_result,
     print_table,
     print_text,
@@ -284,8 +284,8 @@ def list_objects(
         return await read_views(context.store, kinds, chosen, now=now, rule=context.request_ttl), now
 
     found, now = in_context(flags, work)
-    if output is Output.JSON:
-        print_json({"items": found})
+    if output.for_programs:
+        print_document(output, {"items": found})
     elif found:
         print_views(found, COLUMNS, now, styles={"True": "green", "False": "red"})
     else:
@@ -316,13 +316,13 @@ def get(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: 
         store, rule, now = context.store, context.request_ttl, context.clock.wall_ns()
         reading = store.get(replace(place.kind, type=Document), place.key)
         document = place.kind.body(await or_lapsed(store, place, reading, rule=rule, now=now))
-        if output is Output.JSON:
+        if output.for_programs:
             return document
         return await detail_rows(store, place, typed(place.kind, document), now=now, rule=rule)
 
     found = in_context(flags, work)
-    if output is Output.JSON:
-        print_json(found)
+    if output.for_programs:
+        print_document(output, found)
     else:
         print_table(("fact", "value"), found)
     return ExitCode.DONE
@@ -421,9 +421,9 @@ class _Printer:
         from lapse.core.timestamps import to_timestamp
 
         now, view = self._context.clock.wall_ns(), report.view
-        if self._output is Output.JSON:
+        if self._output.for_programs:
             body = report.kind.body(report.object)
-            print_json({"event": report.what.value, "summary": view, "object": body})
+            print_document(self._output, {"event": report.what.value, "summary": view, "object": body})
             return
         expires = f"expires {view.expiry(now)}" if view.expiry(now) else ""
         told = "" if report.what == "gone" else ", ".join(filter(None, (view.reason, view.message, expires)))
@@ -522,8 +522,8 @@ def show(
 
     name = check_name(checkpoint.removeprefix("mcp/"), "CHECKPOINT")
     found = in_context(flags, lambda context: read_checkpoint(context.store, name))
-    if output is Output.JSON:
-        print_json(found)
+    if output.for_programs:
+        print_document(output, found)
         return ExitCode.DONE
     rows = [
         (one.get("apiVersion", ""), one.get("kind", ""), meta.get("namespace") or "-", meta.get("name", ""))

@@ -18,7 +18,16 @@ from lapse.cli.flags import (
     PlaceFlags,
     RunFlags,
 )
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text, print_views
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_document,
+    print_table,
+    print_text,
+    print_views,
+)
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -139,8 +148,8 @@ def status(
 
     found, now = in_context(flags, work, cluster=cluster, rights=lambda _: "list on retentionpolicies")
     views = [policy_view(one) for one in found]
-    if output is Output.JSON:
-        print_json(views[0] if names == [policy] else {"items": views})
+    if output.for_programs:
+        print_document(output, views[0] if names == [policy] else {"items": views})
     elif names == [policy]:
         print_table(("fact", "value"), policy_rows(found[0], now))
     elif found:
@@ -186,8 +195,8 @@ def lint(
     interval = flags.load().settings.retention_interval.nanoseconds
     found = findings(documents, interval=interval or 0)
     counts = Counter(one.severity for one in found)
-    if output is Output.JSON:
-        print_json({"findings": [one.as_json() for one in found], "policies": len(documents)})
+    if output.for_programs:
+        print_document(output, {"findings": [one.as_json() for one in found], "policies": len(documents)})
     else:
         _print_findings(found)
         many = "1 policy" if len(documents) == 1 else f"{len(documents)} policies"

@@ -12,7 +12,16 @@ from cyclopts import App, Parameter
 
 from lapse.cli.context import InCluster, in_context
 from lapse.cli.flags import PlaceFlags, RunFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_document,
+    print_result,
+    print_table,
+    print_views,
+)
 from lapse.cli.usage import commands_of
 
 if TYPE_CHECKING:
@@ -236,8 +245,8 @@ def list_schedules(
         return [schedule_view(one, now=now) for one in found.items], now
 
     found, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    if output is Output.JSON:
-        print_json({"items": found})
+    if output.for_programs:
+        print_document(output, {"items": found})
     elif found:
         print_views(found, COLUMNS, now, styles={"True": "green", "False": "red"})
     else:
@@ -274,8 +283,8 @@ def show(
         return schedule_view(found, now=now), runs, now
 
     view, runs, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    if output is Output.JSON:
-        print_json(to_json(view) | {"runs": None if runs is None else [to_json(one) for one in runs]})
+    if output.for_programs:
+        print_document(output, to_json(view) | {"runs": None if runs is None else [to_json(one) for one in runs]})
     else:
         print_table(("fact", "value"), detail_rows(view, now))
         if runs:

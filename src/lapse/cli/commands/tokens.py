@@ -1,8 +1,7 @@
 """``lapse tokens`` and ``lapse open``: who may call the HTTP API, and who may see its pages.
 
 Both work on the state database itself; a running server sees the change with the next request. What is made and revoked
-is told in the journal. Only `lapse open` asks
-whether there is one, so that its link leads somewhere.
+is told in the journal. Only `lapse open` asks whether there is one, so that its link leads somewhere.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from lapse.cli.output import (
     Output,
     OutputOption,
     message,
-    print_json,
+    print_document,
     print_link,
+    print_page,
     print_result,
     print_table,
     print_text,
@@ -29,6 +29,7 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.engine.view import Columns
     from lapse.web.auth.audit import AuditedTokens
     from lapse.web.auth.tokens import Token
 
@@ -40,6 +41,16 @@ app = App(
     help_epilogue="Scopes: admin (everything), read (every GET), monitor (lists, without values), operate, approve,\n"
     "holds, legal, keys:APP (one application's keys), workspaces:OWNER (one owner's workspaces).",
 )
+
+
+TokenId = Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")]
+_COLUMNS: Final[Columns] = {
+    "id": "id",
+    "name": "name",
+    "scopes": lambda view, _: " ".join(view.scopes),
+    "created": "created_at",
+    "revoked": "revoked_at",
+}
 
 
 class HTTPPortUnknownError(UsageError):
@@ -69,8 +80,8 @@ def create(
         return await _audited(context).create(name, scope)
 
     token_id, token = in_context(flags, work)
-    if output is Output.JSON:
-        print_json({"id": token_id, "name": name, "scopes": list(dict.fromkeys(scope)), "token": token})
+    if output.for_programs:
+        print_document(output, {"id": token_id, "name": name, "scopes": list(dict.fromkeys(scope)), "token": token})
     else:
         sys.stdout.write(f"{token}\n")
         message(f"Token {token_id} was made. Keep it now: it cannot be shown again.")
@@ -80,22 +91,34 @@ def create(
 def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
     """List all tokens, revoked ones included, without their secrets."""
     from lapse.cli.context import in_context
+    from lapse.engine.view import ViewPage
 
-    async def work(context: Context) -> list[dict[str, object]]:
-        return [_row(token) for token in context.tokens.list()]
+    async def work(context: Context) -> list[Token]:
+        return context.tokens.list()
 
-    rows = in_context(flags, work)
-    if output is Output.JSON:
-        print_json(rows)
-    elif rows:
-        print_table(["id", "name", "scopes", "created", "revoked"], [_cells(row) for row in rows])
+    none = "There are no tokens. lapse tokens create --name NAME --scope admin makes one."
+    print_page(output, ViewPage(in_context(flags, work), None), _COLUMNS, none=none)
+
+
+@app.command
+def show(token_id: TokenId, flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
+    """Show one token, without its secret."""
+    from lapse.cli.context import in_context
+    from lapse.engine.view import row
+
+    async def work(context: Context) -> Token:
+        return context.tokens.get(token_id)
+
+    found = in_context(flags, work)
+    if output.for_programs:
+        print_document(output, found)
     else:
-        message("There are no tokens. lapse tokens create --name NAME --scope admin makes one.")
+        print_table(("fact", "value"), zip(_COLUMNS, row(found, _COLUMNS), strict=True))
 
 
 @app.command
 def revoke(
-    token_id: Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")],
+    token_id: TokenId,
     flags: TokenFlags = TokenFlags(),
     *,
     output: OutputOption = Output.TABLE,
@@ -107,7 +130,7 @@ def revoke(
         await _audited(context).revoke(token_id)
 
     in_context(flags, work)
-    print_result(output, {"id": token_id, "revoked": True}, f"Token {token_id} is revoked.")
+    print_result(output, {"id": token_id, "revoked": True}, f"Revoked: token {token_id}.")
 
 
 @app.command(help_epilogue=examples("lapse tokens owner", "lapse tokens owner --header | curl -H @- URL"))
@@ -186,19 +209,3 @@ def _audited(context: Context) -> AuditedTokens:
     from lapse.web.auth.audit import AuditedTokens
 
     return AuditedTokens(context.tokens, context.journal, context.machine, who())
-
-
-def _row(token: Token) -> dict[str, object]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scopes": list(token.scopes),
-        "created": token.created.isoformat(timespec="seconds"),
-        "revoked": token.revoked.isoformat(timespec="seconds") if token.revoked else None,
-    }
-
-
-def _cells(row: dict[str, object]) -> list[object]:
-    scopes = row["scopes"]
-    assert isinstance(scopes, list)  # noqa: S101 - made above
-    return [row["id"], row["name"], " ".join(scopes), row["created"], row["revoked"] or ""]

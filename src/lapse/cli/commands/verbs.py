@@ -15,7 +15,16 @@ from cyclopts import Parameter
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import FreezeFlags, VerbFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_document,
+    print_result,
+    print_table,
+    print_views,
+)
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
 
@@ -74,8 +83,8 @@ def plan(
     found = _ask(flags, lambda verbs: verbs.plan(asked), cluster=cluster)
     if out is not None:
         _write(out, found)
-    if output is Output.JSON:
-        print_json(found)
+    if output.for_programs:
+        print_document(output, found)
     else:
         if found.items:
             print_views(found.items, COLUMNS, now=found.created, styles=_STYLES)
@@ -129,8 +138,8 @@ def apply(
 
     done = _ask(flags, carry_out, cluster=cluster)
     columns = {"address": "address", "outcome": "outcome", "because": "because"}
-    if output is Output.JSON:
-        print_json(done)
+    if output.for_programs:
+        print_document(output, done)
     else:
         if done.items:
             print_views(done.items, columns, styles=_STYLES)
@@ -208,8 +217,8 @@ def why(
     from lapse.engine.verbs.contract import WhyRequest
 
     told = _ask(flags, lambda verbs: verbs.why(WhyRequest(address=address, at=at)), cluster=cluster)
-    if output is Output.JSON:
-        print_json(told)
+    if output.for_programs:
+        print_document(output, told)
     else:
         print_table(("fact", "value"), explanation_rows(told))
     return ExitCode.DONE
@@ -336,8 +345,8 @@ def undo(
 
     asked = UndoRequest(address=thing, uid=uid) if "/" in thing else UndoRequest(plan=thing)
     done = _ask(flags, lambda verbs: verbs.undo(asked), cluster=cluster)
-    if output is Output.JSON:
-        print_json(done)
+    if output.for_programs:
+        print_document(output, done)
     else:
         for one in done.items:
             message(f"Brought back: {one.address}{f': {one.says}' if one.says else ''}.")

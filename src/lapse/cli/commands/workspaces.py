@@ -17,7 +17,7 @@ from lapse.cli.output import (
     Output,
     OutputOption,
     message,
-    print_json,
+    print_document,
     print_link,
     print_result,
     print_table,
@@ -214,8 +214,8 @@ def list_workspaces(
 
     shown, more, signals, now = in_context(flags, work)
     views = [view_of(one, now) for one in shown]
-    if output is Output.JSON:
-        print_json({"items": views, "next": views[-1].name if more else None})
+    if output.for_programs:
+        print_document(output, {"items": views, "next": views[-1].name if more else None})
     elif views:
         print_views(views, columns(views, signals), now * _MS, styles=_STYLES)
         if more:
@@ -249,8 +249,8 @@ def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: Out
         return found, (await context.signals([found])).get(found.id), context.now
 
     found, signal, now = in_context(flags, work)
-    if output is Output.JSON:
-        print_json(view_of(found, now))
+    if output.for_programs:
+        print_document(output, view_of(found, now))
     else:
         print_table(("fact", "value"), detail_rows(view_of(found, now), signal, now * _MS), styles=_STYLES)
     return ExitCode.DONE

@@ -18,8 +18,6 @@ from lapse.core.errors import LapseError
 from lapse.engine.journal.port import AUDIT, AuditReason, audit_row
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Entry, Journal
     from lapse.web.auth.tokens import Token, TokenStore
@@ -78,14 +76,10 @@ async def tell_tokens(tokens: TokenStore, journal: Journal, *, since_ns: int, ac
 def _rows_of(token: Token, actor: str) -> list[Entry]:
     """Return all rows that there should be about a token."""
     told = {"name": token.name, "scopes": list(token.scopes)}
-    rows = [_row(AuditReason.TOKEN_CREATED, token.id, actor=actor, time_ns=_nanoseconds(token.created), **told)]
-    if token.revoked is not None:
-        rows.append(_row(AuditReason.TOKEN_REVOKED, token.id, actor=actor, time_ns=_nanoseconds(token.revoked)))
+    rows = [_row(AuditReason.TOKEN_CREATED, token.id, actor=actor, time_ns=token.created_at, **told)]
+    if token.revoked_at is not None:
+        rows.append(_row(AuditReason.TOKEN_REVOKED, token.id, actor=actor, time_ns=token.revoked_at))
     return rows
-
-
-def _nanoseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1_000) * _MS
 
 
 def address_of(token_id: str) -> str:

@@ -21,16 +21,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from lapse.core.clock import Clock
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.identity import secret_bytes, secret_token
+from lapse.engine.view import Moment
 from lapse.web.api.errors import TokenInvalidError
 from lapse.web.auth.scopes import ADMIN, busy_scope, check_scope
 from lapse.web.auth.state import StateDatabase
@@ -60,15 +61,14 @@ class NoSuchTokenError(LapseError):
     """There is no token {id}; lapse tokens list shows them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A token as it is listed: everything but the secret."""
 
     id: str
     name: str
     scopes: tuple[str, ...]
-    created: datetime
-    revoked: datetime | None
+    created_at: Moment
+    revoked_at: Moment | None
 
 
 class TokenStore:
@@ -95,9 +95,22 @@ class TokenStore:
     def list(self) -> list[Token]:
         """Return all tokens, revoked ones included, oldest first."""
         return [
-            Token(token_id, name, tuple(scopes.split()), _time(created_ms), _time(revoked_ms) if revoked_ms else None)
+            Token(
+                token_id,
+                name,
+                tuple(scopes.split()),
+                Moment(created_ms * _MS),
+                Moment(revoked_ms * _MS) if revoked_ms else None,
+            )
             for token_id, name, scopes, created_ms, revoked_ms in self._state.rows("list_tokens")
         ]
+
+    def get(self, token_id: str) -> Token:
+        """Return one token; raises `NoSuchTokenError`."""
+        for token in self.list():
+            if token.id == token_id:
+                return token
+        raise NoSuchTokenError(id=token_id)
 
     def revoke(self, token_id: str) -> None:
         """Make a token useless, and its sessions and tickets with it, from the next request on.
@@ -152,10 +165,6 @@ def _principal(token_id: str, row: tuple[str, bytes, str, int]) -> Principal:
 
 def _digest(token: str) -> bytes:
     return sha256(token.encode("utf-8", "replace")).digest()
-
-
-def _time(unix_ms: int) -> datetime:
-    return datetime.fromtimestamp(unix_ms / 1000, UTC)
 
 
 FILE_NAME: Final = "owner-token"

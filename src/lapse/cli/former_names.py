@@ -1,0 +1,47 @@
+"""Former names of commands and options: they work in this version, with a warning, and go with the next one.
+
+What is typed is rewritten before it is read, so that help, completion and reference know one name for each thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+Words = tuple[str, ...]
+COMMANDS: Final[dict[Words, Words]] = {}
+"""The command under its former name, and under the one that it has now."""
+OPTIONS: Final[dict[Words, dict[str, str]]] = {}
+"""The former options of a command, by the name that it has now."""
+
+
+def renewed(arguments: Sequence[str], warn: Callable[[str], None]) -> list[str]:
+    """Return the arguments with the names of this version; ``warn`` is told each that was another."""
+    words, rest = _split(arguments)
+    if words in COMMANDS:
+        warn(_told(f"lapse {' '.join(words)}", f"lapse {' '.join(COMMANDS[words])}"))
+        words = COMMANDS[words]
+    former: dict[str, str] = OPTIONS.get(words, {})
+    found: list[str] = []
+    for place, word in enumerate(rest):
+        if word == "--":
+            return [*words, *found, *rest[place:]]
+        name, equals, value = word.partition("=")
+        if name in former:
+            warn(_told(name, former[name]))
+            name = former[name]
+        found.append(f"{name}{equals}{value}")
+    return [*words, *found]
+
+
+def _told(former: str, name: str) -> str:
+    return f"{former} is now {name}; the former name goes with the next version"
+
+
+def _split(arguments: Sequence[str]) -> tuple[Words, list[str]]:
+    """Return the longest beginning that names a command of the tables, and the rest."""
+    known = {*COMMANDS, *OPTIONS}
+    for length in range(min(len(arguments), max(map(len, known), default=0)), 0, -1):
+        if tuple(arguments[:length]) in known:
+            return tuple(arguments[:length]), list(arguments[length:])
+    return (), list(arguments)
