@@ -52,9 +52,9 @@ def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def test_a_hold_is_said_shown_and_released(holder: Holder) -> None:
     holder.create()
-    said = holder.say("hold", "workspace/lab", "--reason", "demo on Friday", "--until", "7d")[1]
+    said = holder.say("hold", "workspace/lab", "--reason", "demo on Friday", "--until", "7d")[0]
     shown, table = holder.json("show", "lab"), holder.run("show", "lab")[0]
-    released = holder.say("release", "workspace/lab")[1]
+    released = holder.say("release", "workspace/lab")[0]
 
     assert re.fullmatch(r"Held: workspace/lab until 20\S+Z. To let it go: lapse release workspace/lab\n", said), said
     assert (shown["held"], shown["hold_reason"]) == (True, "demo on Friday")
@@ -114,7 +114,7 @@ def test_a_weaker_hold_takes_the_place_of_a_stronger_one_only_when_that_is_said(
 def test_who_holds_nothing_releases_nothing(holder: Holder) -> None:
     version = holder.create()["version"]
 
-    assert holder.say("release", "workspace/lab")[1] == "Nothing to release: not held: workspace/lab.\n"
+    assert holder.say("release", "workspace/lab")[0] == "Nothing to release: not held: workspace/lab.\n"
     assert holder.json("show", "lab")["version"] == version
 
 

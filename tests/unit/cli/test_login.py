@@ -110,7 +110,7 @@ def test_logging_out_forgets_the_token_of_that_server_alone(
     assert main(["logout", f"{server}/"]) == 0
     assert kept(folder).tokens() == {THERE: "lapse_1_other"}
     assert main(["logout", server]) == 0
-    assert "not logged in" in capsys.readouterr().err
+    assert "not logged in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["login", "logout"])

@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 import lapse
-from lapse.cli.output import Output, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import Output, message, print_document, print_page, print_result, print_table, print_text
 from lapse.core.text import printable
+from lapse.engine.view import HoldEnd, Moment, ViewPage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,12 +93,41 @@ def test_what_could_steer_a_terminal_is_shown_as_an_escape(
 def test_json_is_one_document_on_one_line_and_keeps_every_character(capsys: pytest.CaptureFixture[str]) -> None:
     document = {"key": "a\0b\x1b", "value": "é🔑", "none": None}
 
-    print_json(document)
+    print_document(Output.JSON, document)
 
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert "\x1b" not in out
     assert json.loads(out) == document
+
+
+def test_yaml_is_the_same_document_as_json_and_several_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    documents = [
+        {"key": "a\0b\x1b", "value": "é🔑", "none": None, "at": Moment(0)},
+        {"items": ["no", "1e3"], "next": "~"},
+    ]
+
+    for document in documents:
+        print_document(Output.YAML, document)
+
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "é🔑" in out
+    assert list(yaml.safe_load_all(out)) == [documents[0] | {"at": "1970-01-01T00:00:00Z"}, documents[1]]
+
+
+def test_a_list_is_items_and_next_for_programs_and_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ViewPage([HoldEnd("audit", None)], "audit")
+    columns = {"why": "reason", "until": "until"}
+
+    print_page(Output.JSON, page, columns, none="There are none.")
+    assert json.loads(capsys.readouterr().out) == {"items": [{"reason": "audit", "until": None}], "next": "audit"}
+    print_page(Output.TABLE, page, columns, none="There are none.")
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("WHY    UNTIL\naudit  -\n", "There are more; --limit 0 shows all.\n")
+    print_page(Output.TABLE, ViewPage([], None), columns, none="There are none.")
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "There are none.\n")
 
 
 def test_messages_go_to_stderr_and_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +144,7 @@ def test_a_result_is_a_sentence_for_people_and_json_for_programs(capsys: pytest.
     print_result(Output.JSON, {"done": True}, "done")
     programs = capsys.readouterr()
 
-    assert (people.out, people.err) == ("", "done\n")
+    assert (people.out, people.err) == ("done\n", "")
     assert (programs.out, programs.err) == ('{"done": true}\n', "")
 
 
@@ -140,7 +171,7 @@ def test_json_on_a_terminal_is_the_same_document_without_what_could_steer_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_terminal(monkeypatch)
-    print_json({"value": STEERING + "\U000e0001"})
+    print_document(Output.JSON, {"value": STEERING + "\U000e0001"})
 
     out = capsys.readouterr().out
     assert json.loads(out) == {"value": STEERING + "\U000e0001"}

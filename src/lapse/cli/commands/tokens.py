@@ -101,7 +101,7 @@ def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Outp
 
 
 @app.command
-def show(token_id: TokenId, flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
+def show(token_id: TokenId, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> None:
     """Show one token, without its secret."""
     from lapse.cli.context import in_context
     from lapse.engine.view import row
@@ -119,8 +119,9 @@ def show(token_id: TokenId, flags: StateFlags = StateFlags(), *, output: OutputO
 @app.command
 def revoke(
     token_id: TokenId,
-    flags: TokenFlags = TokenFlags(),
+    /,
     *,
+    flags: TokenFlags = TokenFlags(),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token useless, in running servers too; its sessions, websockets and tickets end with it."""
