@@ -113,7 +113,7 @@ def test_yaml_is_the_same_document_as_json_and_several_stay_apart(capsys: pytest
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "é🔑" in out
-    assert list(yaml.safe_load_all(out)) == [documents[0] | {"at": "1970-01-01T00:00:00Z"}, documents[1]]
+    assert list(yaml.safe_load_all(out)) == [first | {"at": "1970-01-01T00:00:00Z"}, documents[1]]
 
 
 def test_a_list_is_items_and_next_for_programs_and_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
