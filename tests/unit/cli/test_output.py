@@ -102,10 +102,8 @@ def test_json_is_one_document_on_one_line_and_keeps_every_character(capsys: pyte
 
 
 def test_yaml_is_the_same_document_as_json_and_several_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    documents = [
-        {"key": "a\0b\x1b", "value": "é🔑", "none": None, "at": Moment(0)},
-        {"items": ["no", "1e3"], "next": "~"},
-    ]
+    first = {"key": "a\0b\x1b", "value": "é🔑", "none": None, "at": Moment(0)}
+    documents = [first, {"items": ["no", "1e3"], "next": "~"}]
 
     for document in documents:
         print_document(Output.YAML, document)
