@@ -107,6 +107,7 @@ class _Process:
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
+        stack.push_async_callback(gate.close)
         in_loops = loop_gate(gate, settings.act_by_plan)
         shared: _Shared = {"journal": journal, "gate": in_loops, "clock": clock, "metrics": metrics}
         requests = _requests(store, settings, shared, recorder=recorder, holding=holding)

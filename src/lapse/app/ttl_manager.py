@@ -85,6 +85,7 @@ class _Process:
         guard = await record.guard(clock)
         policies = record.policy_guard(settings, state, clock=clock, metrics=metrics)
         gate = record.gate(guard, metrics=metrics, domains=[DOMAIN], policies=policies)
+        stack.push_async_callback(gate.close)
         in_loops = loop_gate(gate, settings.act_by_plan)
         sweeps = ttl_sweeps(
             store, activity, record.journal, clock=clock, metrics=metrics, gate=in_loops, dry_run=dry_run

@@ -244,6 +244,8 @@ class _Stores:
         await records.note_deciding(store, settings)
         guard = await record.guard(clock)
         policies = record.policy_guard(settings, store, clock=clock, metrics=metrics)
+        gate = record.gate(guard, metrics=metrics, policies=policies)
+        stack.push_async_callback(gate.close)
         return cls(
             settings=settings,
             machine=machine,
@@ -256,7 +258,7 @@ class _Stores:
             server=server,
             record=record,
             guard=guard,
-            gate=record.gate(guard, metrics=metrics, policies=policies),
+            gate=gate,
             workspaces=await _open_workspaces(
                 settings,
                 stack,

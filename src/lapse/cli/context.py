@@ -210,6 +210,7 @@ class Context:
             actor=actor,
             run=RUN if self.is_cluster else "lapse resume",
         )
+        self._stack.push_async_callback(gate.close)
         return GuardedGate(gate, await self.guard(), await self._policy_guard(metrics, actor=actor))
 
     async def _policy_guard(self, metrics: Metrics, *, actor: str) -> PolicyGuard:

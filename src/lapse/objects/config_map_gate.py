@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from lapse.core.identity import uuid
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.safety.budget import TOTAL, Ledger
@@ -49,6 +50,8 @@ RUN: Final = "lapse resume --cluster"
 _FROZEN: Final = "frozen."
 _SPENT: Final = "spent"
 _NOTE: Final = "note."
+_RESUMED: Final = _NOTE + "resumed"
+"""Another text whenever somebody has resumed: what was taken before does not count any more."""
 _NOT_FROZEN: Final = frozenset({"", "false"})
 _ATTEMPTS: Final = 10
 _LONGEST_REASON: Final = 1_000
@@ -128,10 +131,9 @@ class ConfigMapGateStore:
             changes, resumed = self._without(found, name)
             if not changes:
                 return []
+            data = {**changes, _RESUMED: uuid()}
             try:
-                await self._store.patch(
-                    CONFIG_MAP, self._key, {"data": changes}, version=found.metadata.resource_version
-                )
+                await self._store.patch(CONFIG_MAP, self._key, {"data": data}, version=found.metadata.resource_version)
             except ConflictError:
                 await self._clock.sleep(backoff(attempt, chance=self._chance))
                 continue
@@ -181,7 +183,8 @@ class ConfigMapGateStore:
             self._unreadable(f"{_SPENT} is not a ledger ({error})")
         if any(count < 0 for slices in spent.values() for count in slices.values()):
             self._unreadable(f"{_SPENT} holds a number below zero")
-        return GateState(self._frozen(data), spent, version=found.metadata.resource_version)
+        epoch, version = data.get(_RESUMED, ""), found.metadata.resource_version
+        return GateState(self._frozen(data), spent, epoch=epoch, version=version)
 
     def _frozen(self, data: Mapping[str, str]) -> dict[str, Freeze]:
         frozen = {}

@@ -102,6 +102,26 @@ async def test_two_machines_spend_one_budget_and_a_restart_does_not_fill_it(mach
     assert [row.reason for row in await one.journal.entries(domain="things", limit=1)] == ["budget_spent"]
 
 
+async def test_machines_with_a_rest_each_do_not_wait_for_each_other(machines: Machines) -> None:
+    budgets = Budgets(domains={"things": Budget.parse("100/1h")})
+    one, other = await machines.another(budgets), await machines.another(budgets)
+    counts = [await machine.end(7) for machine in (one, other)]
+    await one.journal.append(*[one.row("things", "cli (ann)")] * 80)
+
+    assert counts + [await machine.end(7) for machine in (one, other, one)] == [7, 7, 3, 3, 0]
+    assert await one.gate.objection("things") is FreezeReason.FROZEN
+
+
+async def test_a_machine_that_stops_gives_back_what_it_has_not_done(machines: Machines) -> None:
+    budgets = Budgets(domains={"things": Budget.parse("100/1h")})
+    for _ in range(11):
+        one = await machines.another(budgets)
+        assert await one.end(1) == 1
+        await one.gate.close()
+
+    assert await one.end(100) == 89
+
+
 async def test_what_was_spent_comes_back_when_the_window_is_over(machines: Machines) -> None:
     one = await machines.another(FEW)
     assert await one.end(5) == 5

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.core.clock import SystemClock
 from lapse.engine.executor import Executor
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.budget import Budget, Budgets
@@ -88,6 +91,29 @@ async def test_a_sweep_stops_at_the_budget_and_goes_on_when_it_is_resumed(
     assert len(await things.left()) == 560
     frozen = await outcomes(journal, Outcome.ENDED, Outcome.FROZEN, Outcome.RESUMED)
     assert frozen[20:] == [Outcome.FROZEN, Outcome.RESUMED, *[Outcome.ENDED] * 20, Outcome.FROZEN]
+
+
+async def test_who_is_cancelled_between_the_right_and_the_act_keeps_nothing_from_others(
+    things: Things, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics, process: Process
+) -> None:
+    async def waits(*_: object, **__: object) -> Any:  # noqa: ANN401 - returns nothing
+        await clock.sleep(3600)
+
+    for number in range(21):
+        await things.add(f"t{number:03}")
+    play(process.executor.target, apply=waits)
+    cancelled = asyncio.create_task(process.loop.tick())
+    while not process.gate._any_under_way:
+        await SystemClock().sleep(0)
+    cancelled.cancel()
+    with suppress(asyncio.CancelledError):
+        await cancelled
+    await process.gate.close()
+    other = Process(things, journal, clock=clock, metrics=metrics)
+    while not series(metrics)['lapse_frozen{domain="things"}']:
+        await other.loop.tick()
+
+    assert len(await things.left()) == 1, "the journal tells that nothing was ended before"
 
 
 async def test_a_sweep_ends_nothing_while_it_cannot_be_read_what_is_frozen(

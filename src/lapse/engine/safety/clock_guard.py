@@ -238,6 +238,10 @@ class GuardedGate:
         """See `Gate`."""
         await self._gate.release(domain)
 
+    async def close(self) -> None:
+        """See `SafetyGate`."""
+        await self._gate.close()
+
     async def objection(self, domain: str) -> Reason | None:
         """See `Gate`."""
         doubt = await self._guard.doubt()

@@ -9,6 +9,9 @@ number of processes at once, as long as nobody resumes; resuming begins a new co
 before it is spent, in one step that compares what others have taken. **Doubt means keep**: while the store cannot be
 read, or written where it must be, nothing is ended, and it is asked again with back-off.
 
+Who waits for what others have reserved has nothing reserved itself, so no two wait for each other. A process that ends
+gives back what it has left, and one that is killed has its reservation for a slice more at most.
+
 Not guaranteed: that the last block of a budget is shared out: what one process has reserved (a tenth of the budget, or
 a batch) and does not need, another cannot have before its slice is over. Nor that people, whom no budget stops, leave
 room for what was reserved before. Nor that a freeze stops what is under way, or what begins within ``trust_seconds``.
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -56,6 +60,8 @@ TRUST_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 10
 """Writes that lost against somebody else's before it is called a failure."""
 _LONGEST_RETRY_SECONDS: Final = 60.0
+_CLOSE_SECONDS: Final = 2.0
+"""How long a process that ends tries to give back what it has taken."""
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.engine.safety.gate")
 
@@ -227,9 +233,17 @@ class SafetyGate:
                 return
             del self._blocks[domain]
             try:
-                await self._store.release(self._holder, self._reservations(), now=self._clock.wall_ns())
+                await self._give_back([])
             except LapseError as error:
                 _log.warning("block_not_released", domain=domain, problem=str(error))
+
+    async def close(self) -> None:
+        """Give back what was taken and not done, as the process ends; what cannot be written comes back by time."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS), self._lock:
+                await self._give_back_all()
+        except (LapseError, TimeoutError) as error:
+            _log.warning("blocks_not_given_back", problem=str(error) or type(error).__name__)
 
     async def objection(self, domain: str) -> Reason | None:
         """See `Gate`."""
@@ -315,14 +329,12 @@ class SafetyGate:
         if old is not None and old.left >= count and _lasts(old, now):
             return old
         given_up = [*self._retired, *([old] if old is not None else [])]
-        ledger = state.spent
-        for one in given_up:
-            ledger = self._budgets.give_back(ledger, one.charge, one.left)
+        ledger = self._without_rests(state.spent, given_up)
         room = self._budgets.room(added(ledger, state.reserved), domain, now)
         if room.most == 0:
             if await self._learns_more(domain):
                 return await self._decide_once(domain, count)
-            return await self._spent(state, ledger, domain)
+            return await self._spent(state, ledger, domain, given_up)
         size = self._budgets.block(domain, count)
         size = size if room.most is None else min(size, room.most)
         ledger, charge = self._budgets.charge(ledger, domain, size, now=now)
@@ -332,13 +344,30 @@ class SafetyGate:
         self._counted = self._store.keeps_spending
         return block
 
-    async def _spent(self, state: GateState, ledger: Ledger, domain: str) -> Reason:
-        """Freeze a domain whose budget is spent; what others have reserved only, may come back."""
-        room = self._budgets.room(ledger, domain, self._clock.wall_ns())
+    async def _spent(self, state: GateState, ledger: Ledger, domain: str, given_up: list[Block]) -> Block | Reason:
+        """Freeze a domain whose budget is spent; what others have reserved only, may come back.
+
+        Who waits for that has nothing left that others could wait for: it does what it has taken itself, and gives back
+        what it does not need. What others have reserved is counted with what they have done of it already, so two that
+        kept a rest would wait for each other.
+        """
+        now, old = self._clock.wall_ns(), self._blocks.get(domain)
+        room = self._budgets.room(ledger, domain, now)
         if room.most == 0:
             return await self._freeze(state, domain, room)
+        if old is not None and old.left and _lasts(old, now):
+            old.left = old.left if room.most is None else min(old.left, room.most)
+            return old
         self._good_until_ns = 0
+        if any(block.left for block in given_up):
+            await self._give_back(given_up)
         return FreezeReason.BUDGET_RESERVED
+
+    async def _give_back(self, blocks: Iterable[Block]) -> None:
+        """Let others have what is left of these blocks; raises what the store raises."""
+        for block in blocks:
+            block.left = 0  # nobody may spend what is being given back
+        await self._store.release(self._holder, self._reservations(), now=self._clock.wall_ns())
 
     async def _learns_more(self, domain: str) -> bool:
         """Before anybody is disturbed: wait for what is under way, which may come to nothing, and count again."""
@@ -355,11 +384,30 @@ class SafetyGate:
             return True
         return False
 
-    async def _take(self, state: GateState, ledger: Ledger, given_up: list[Block], new: Block) -> GateState:
+    async def _give_back_all(self) -> None:
+        if not self._store.keeps_spending:
+            blocks = [*self._retired, *self._blocks.values()]
+            if any(block.charge.slices for block in blocks):
+                await self._give_back(blocks)
+            return
+        while any(block.left and block.charge.slices for block in (*self._retired, *self._blocks.values())):
+            self._good_until_ns = 0
+            state = await self._fresh()  # forgets what was taken before somebody has resumed
+            blocks = [*self._retired, *self._blocks.values()]
+            with suppress(GateConflictError):
+                self._state = await self._take(state, self._without_rests(state.spent, blocks), blocks)
+
+    def _without_rests(self, ledger: Ledger, blocks: Iterable[Block]) -> Ledger:
+        """Return what is spent when the rests of these blocks are given back."""
+        for block in blocks:
+            ledger = self._budgets.give_back(ledger, block.charge, block.left)
+        return ledger
+
+    async def _take(self, state: GateState, ledger: Ledger, given_up: list[Block], *new: Block) -> GateState:
         rests = [block.left for block in given_up]
         for block in given_up:
             block.left = 0  # nobody may spend what is being given back
-        mine, now = self._reservations(new), self._clock.wall_ns()
+        mine, now = self._reservations(*new), self._clock.wall_ns()
         try:
             taken = await self._store.spend(state, ledger, holder=self._holder, mine=mine, now=now)
         except GateConflictError:  # nothing was written; after any other failure it may have been
@@ -376,10 +424,13 @@ class SafetyGate:
         # Before it is read: what is done meanwhile may be in the rows or not, and is better counted twice.
         mine, under_way = self._outstanding(), self._under_way.copy()
         found = await self._store.load(self._clock.wall_ns(), holder=self._holder)
+        is_resumed = known is not None and known.epoch != found.epoch
         if self._store.keeps_spending:
-            self._blocks = {name: block for name, block in self._blocks.items() if _is_in(block, found)}
-            self._retired = [block for block in self._retired if _is_in(block, found)]
-        elif known is None or known.epoch == found.epoch:
+            self._blocks = {
+                name: block for name, block in self._blocks.items() if not is_resumed and _is_in(block, found)
+            }
+            self._retired = [block for block in self._retired if not is_resumed and _is_in(block, found)]
+        elif not is_resumed:
             self._counted = not self._any_under_way
             self._drop_outdated()
             found = replace(found, spent=added(found.spent, mine))
@@ -459,8 +510,7 @@ class SafetyGate:
     def _left(self, account: str) -> int:
         """Return what is left of a budget by what was read last and was done since."""
         ledger: Ledger = {} if self._state is None else self._state.spent
-        for block in (*self._blocks.values(), *self._retired):
-            ledger = self._budgets.give_back(ledger, block.charge, block.left)
+        ledger = self._without_rests(ledger, (*self._blocks.values(), *self._retired))
         return self._budgets.left(ledger, account, self._clock.wall_ns())
 
     def _tell(self, found: GateState) -> None:
@@ -505,7 +555,7 @@ def _lasts(block: Block, now: int) -> bool:
 
 
 def _is_in(block: Block, state: GateState) -> bool:
-    """Whether a stored ledger still holds what was taken: not, when somebody has resumed or deleted it."""
+    """Whether a stored ledger still holds what was taken: not, when somebody has deleted it."""
     return all(state.spent.get(name, {}).get(end, 0) >= block.left for name, end in block.charge.slices)
 
 
