@@ -616,9 +616,10 @@ def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) 
         try:
             return await asked(await context.service())
         except NotFoundError as error:
-            if error.details.get("kind") != "Namespace":
+            namespace = gate_key(context.settings).namespace
+            if (error.details.get("kind"), error.details.get("name")) != ("Namespace", namespace):
                 raise
-            raise LeaseNamespaceError(namespace=gate_key(context.settings).namespace) from error
+            raise LeaseNamespaceError(namespace=namespace) from error
 
     def rights(settings: Settings) -> str:
         return f"get, create and patch on configmaps in {settings.lease_namespace}, and on what is asked about"

@@ -197,7 +197,7 @@ def test_a_namespace_that_is_missing_is_named(cluster: Cluster) -> None:
     assert main(["history", "prune", "--yes", *line, config]) == 3, "it is not known there that the policy has acted"
     assert "lapse resume --policy history" in cluster.capsys.readouterr().err
     assert main(["resume", "--policy", "history", "--cluster", line[-1], config]) != 0
-    assert f"There is no Namespace {nowhere}." in cluster.capsys.readouterr().err
+    assert f"run kubectl create namespace {nowhere}" in cluster.capsys.readouterr().err
     assert cluster.left() == set(names)
 
 

@@ -82,7 +82,7 @@ async def test_what_a_restore_clears_away_is_in_the_journal_by_its_one_address(t
         name = f"restore-{request.metadata.uid}"
         assert sorted({row.address for row in rows}) == [
             f"VolumeSnapshot.snapshot.storage.k8s.io/{NAMESPACE}/{name}",
-            f"VolumeSnapshotContent.snapshot.storage.k8s.io/{name}",
+            f"snapshot/{name}",
         ]
 
 

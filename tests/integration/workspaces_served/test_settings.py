@@ -55,6 +55,6 @@ def test_a_probe_that_fails_keeps_the_workspace_and_is_told(shared: Served) -> N
 
     assert "has_activity" in told["probe_error"]
     assert (why["verdict"], why["reason"]) == ("unknown", "probe_failed")
-    assert "/no-such-answer fails: the answer has neither" in why["probe"]
+    assert "/no-such-answer fails: the answer has neither" in why["facts"]["probe"]
     assert (kept["observed_status"], kept["desired_state"], up) == ("RUNNING", "RUNNING", 0.0)
     assert shared.becomes("mute", "STANDBY")["desired_by"] == "ttl"
