@@ -47,6 +47,30 @@ async def test_a_foreign_provisioner_need_not_know_our_annotation(tmp_path: Path
         assert found.status.progress is None
 
 
+async def test_an_end_that_the_cache_has_not_seen_yet_is_not_written_again(tmp_path: Path) -> None:
+    async with opened(tmp_path, services=EXTERNAL) as world:
+        request = await world.restore("one", await world.snapshot())
+        await world.settle()
+        await foreign_claim(world)
+        await world.caught_up()
+        await world.stop()  # the caches hear of nothing any more
+        await world.reconcile(request)
+        assert await world.reason(request) == ConditionReason.COMPLETED
+        calls = len(world.wire.calls)
+        await world.reconcile(request)
+        assert world.wire.calls[calls:] == []
+
+
+async def test_restores_at_the_same_moment_read_their_class_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, services=BRIDGED) as world:
+        content = await captured(world)
+        calls = len(world.wire.calls)
+        requests = [await world.restore(name, content, claim=name) for name in ("one", "two", "three")]
+        await go_on(world)
+        assert [await world.reason(one) for one in requests] == [ConditionReason.COMPLETED] * 3
+        assert [str(call) for call in world.wire.calls[calls:]].count("get StorageClass") == 1
+
+
 async def test_a_claim_older_than_its_request_is_not_that_of_a_foreign_provisioner(tmp_path: Path) -> None:
     async with opened(tmp_path, services=EXTERNAL) as world:
         await foreign_claim(world)

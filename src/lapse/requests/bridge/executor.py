@@ -30,7 +30,7 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.bridge.adoption import ADOPTED, Adoption
 from lapse.requests.bridge.removal import Removal
 from lapse.requests.bridge.snapshots import Snapshots
-from lapse.requests.bridge.template import from_snapshot, from_volume
+from lapse.requests.bridge.template import StorageClasses, from_snapshot, from_volume
 from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.claims import RESTORED, is_awaited, is_bound, is_restore_of, wanted_claim
 from lapse.requests.controllers.finalise import End, is_over
@@ -90,8 +90,9 @@ class Bridge:
         removal = Removal(executor, clock=clock, policy=policy.digest)
         self._snapshots = Snapshots(store, caches, removal=removal, conventions=conventions, clock=clock)
         self._adoption = Adoption(store, caches)
+        self._classes = StorageClasses(direct, clock=clock)
         self._planned: dict[str, tuple[Json, StorageClass]] = {}
-        """By the uid of an open request: the claim that it will get, and its class, which is read once."""
+        """By the uid of an open request: the claim that it will get, and its class."""
 
     async def reconcile(self, uid: str) -> ReconcileResult:
         """Bring the restore of one request a step further, or a step back."""
@@ -168,7 +169,7 @@ class Bridge:
         source: VolumeSnapshotContent,
         claim: PersistentVolumeClaim | None,
     ) -> RestoreNote:
-        planned = self._planned.get(request.metadata.uid) or await from_snapshot(request, source, self._direct)
+        planned = self._planned.get(request.metadata.uid) or await from_snapshot(request, source, self._classes)
         if isinstance(planned, End):
             return RestoreNote(failure=planned)  # before anything is made
         body, storage = self._planned[request.metadata.uid] = planned

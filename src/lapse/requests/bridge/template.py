@@ -7,6 +7,7 @@ as it can be known here; the rest the provisioner says (`lapse.requests.controll
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from lapse.requests.controllers.claims import snapshot_source
 from lapse.requests.controllers.finalise import End
 
 if TYPE_CHECKING:
+    from lapse.core.clock import Clock
     from lapse.kube.resources import Json
     from lapse.objects.port import Reader
     from lapse.requests.api.kinds import VolumeRestoreRequest
@@ -37,13 +39,41 @@ MODE_MAY_CHANGE: Final = "snapshot.storage.kubernetes.io/allow-volume-mode-chang
 """The snapshotter's own annotation on a content, which the provisioner asks for."""
 _STORAGE: Final = "storage"
 _ONE_WRITER: Final = "ReadWriteOnce"
+_KNOWN_NS: Final = 10_000_000_000
+
+
+class StorageClasses:
+    """Storage classes, each read at most once in ten seconds: what counts of one never changes while it is there."""
+
+    def __init__(self, direct: Reader, *, clock: Clock) -> None:
+        """Read nothing yet."""
+        self._direct, self._clock, self._turn = direct, clock, asyncio.Lock()
+        self._known: dict[str, tuple[StorageClass, int]] = {}
+        """By name: a class, and until when it is believed to be there."""
+
+    async def find(self, name: str) -> StorageClass | None:
+        """Return a class; None when there is none of that name."""
+        async with self._turn:  # a hundred restores at once read it once
+            now = self._clock.monotonic_ns()
+            self._known = {one: known for one, known in self._known.items() if known[1] > now}
+            if name not in self._known:
+                try:
+                    found = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
+                except NotFoundError:
+                    return None
+                self._known[name] = found, now + _KNOWN_NS
+            return self._known[name][0]
+
+    async def of_driver(self, driver: str) -> list[StorageClass]:
+        """Return all classes of a driver, as they are now."""
+        return [one for one in (await self._direct.list(STORAGE_CLASS)).items if one.provisioner == driver]
 
 
 async def from_snapshot(
-    request: VolumeRestoreRequest, source: VolumeSnapshotContent, direct: Reader
+    request: VolumeRestoreRequest, source: VolumeSnapshotContent, classes: StorageClasses
 ) -> tuple[Json, StorageClass] | End:
     """Return the claim that is filled from the snapshot of a bridge, with its class, or why there can be none."""
-    chosen = await _class(request, source, direct)
+    chosen = await _class(request, source, classes)
     if isinstance(chosen, End):
         return chosen
     wanted, noted = request.spec.pvc_template.spec, source.metadata.annotations
@@ -110,12 +140,14 @@ def _claim(request: VolumeRestoreRequest, spec: Json) -> Json:
     }
 
 
-async def _class(request: VolumeRestoreRequest, source: VolumeSnapshotContent, direct: Reader) -> StorageClass | End:
+async def _class(
+    request: VolumeRestoreRequest, source: VolumeSnapshotContent, classes: StorageClasses
+) -> StorageClass | End:
     """Return the class that was asked for, or captured from, or is the only one of the driver."""
     driver, asked = source.spec.driver, request.spec.pvc_template.spec.storage_class_name
     captured = source.metadata.annotations.get(SOURCE_CLASS)
     if asked or captured:
-        found = await _read_class(asked or captured or "", direct)
+        found = await classes.find(asked or captured or "")
         if found is not None and found.provisioner == driver:
             return found
         if asked and found is None:
@@ -123,7 +155,7 @@ async def _class(request: VolumeRestoreRequest, source: VolumeSnapshotContent, d
         if asked and found is not None:
             message = f"the StorageClass {asked} is for {found.provisioner}, the snapshot is of {driver}"
             return End(ConditionReason.INCOMPATIBLE, f"{message}: name one of that driver, or none")
-    fitting = [one for one in (await direct.list(STORAGE_CLASS)).items if one.provisioner == driver]
+    fitting = await classes.of_driver(driver)
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(sorted(one.metadata.name for one in fitting))
@@ -131,13 +163,6 @@ async def _class(request: VolumeRestoreRequest, source: VolumeSnapshotContent, d
     gone = f"the class {captured} that was captured from is gone or of another driver"
     message = f"{which}, and {gone if captured else 'it is not known which one was captured from'}"
     return End(ConditionReason.INCOMPATIBLE, f"{message}: name one in pvcTemplate.spec.storageClassName")
-
-
-async def _read_class(name: str, direct: Reader) -> StorageClass | None:
-    try:
-        return await direct.get(STORAGE_CLASS, ObjectKey(None, name))
-    except NotFoundError:
-        return None
 
 
 def _asked(request: VolumeRestoreRequest) -> str | None:

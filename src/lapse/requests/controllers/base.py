@@ -152,7 +152,9 @@ class RequestController(ABC, Generic[R]):
             if not _says(request, step.status):
                 await self.record(request, **step.status)
             return self._look_again(request, step)
-        await self._finaliser.finalise(self.kind, request, step)
+        written = await self._finaliser.finalise(self.kind, request, step)
+        if written is not None:
+            self._note_written(written)
         return ReconcileResult() if self._ttl is None else ReconcileResult(requeue_after=0.0)
 
     def _is_behind(self, key: ObjectKey) -> bool:
@@ -166,6 +168,10 @@ class RequestController(ABC, Generic[R]):
             return True
         del self._written[key]
         return False
+
+    def _note_written(self, written: R) -> None:
+        if self.decides_on_cache:
+            self._written[written.metadata.key] = (written.metadata.resource_version, self._clock.monotonic_ns())
 
     async def _rest(self, request: R) -> ReconcileResult:
         if self._ttl is not None:
@@ -257,8 +263,7 @@ class RequestController(ABC, Generic[R]):
                     raise
                 request = again
             else:
-                if self.decides_on_cache:
-                    self._written[meta.key] = (written.metadata.resource_version, self._clock.monotonic_ns())
+                self._note_written(written)
                 return
 
 

@@ -110,26 +110,25 @@ class Finaliser:
         """Write to ``store``, with the TTL of ``policy``; ``recorder`` is told of what was written."""
         self._store, self._policy, self._clock, self._recorder = store, policy, clock, recorder
 
-    async def finalise(self, kind: Kind[R], request: R, end: End) -> None:
-        """Make a request final, unless it is final or gone."""
+    async def finalise(self, kind: Kind[R], request: R, end: End) -> R | None:
+        """Make a request final, unless it is final or gone; return it as it was written."""
         for attempt in range(_ATTEMPTS):
             if is_final(conditions_of(request)):
-                return
+                return None
             try:
                 now = self._clock.wall_ns()
                 request = await self.annotate(kind, request, now=now)
-                await self._write(kind, request, end, now)
+                return await self._write(kind, request, end, now)
             except NotFoundError:
-                return
+                return None
             except ConflictError:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 again = await self._again(kind, request)
                 if again is None:
-                    return
+                    return None
                 request = again
-            else:
-                return
+        return None
 
     async def annotate(self, kind: Kind[R], request: R, *, now: int | None = None) -> R:
         """Write the TTL annotation unless there is one; return the request as it is then. ``now`` completes it.
@@ -174,7 +173,7 @@ class Finaliser:
             return None
         return found if found.metadata.uid == request.metadata.uid else None
 
-    async def _write(self, kind: Kind[R], request: R, end: End, now_ns: int) -> None:
+    async def _write(self, kind: Kind[R], request: R, end: End, now_ns: int) -> R:
         now = to_timestamp(now_ns)
         completed = request.status.completion_timestamp if request.status is not None else None
         changes: dict[str, Any] = {
@@ -193,8 +192,9 @@ class Finaliser:
         if getattr(request.status, "progress", None) is not None:
             changes["progress"] = None  # a restore has one, and it is over
         meta = request.metadata
-        await self._store.patch_status(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        written = await self._store.patch_status(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
         self._recorder.record(outcome(kind, meta, end))
+        return written
 
 
 def with_ready(
