@@ -209,6 +209,21 @@ def test_a_dry_run_tells_what_would_end_and_ends_nothing(scratch: Scratch) -> No
     assert server.metric(ENDED) == 0
 
 
+def test_webhooks_are_told_before_a_thing_of_it_lapses(scratch: Scratch) -> None:
+    secret = scratch.state.parent / "secret"
+    secret.write_text("whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgdHJ1bHk=")
+    secret.chmod(0o600)
+    webhook = f"webhooks = [{{name = 'nobody', url = 'http://127.0.0.1:9/', secret_file = '{secret}'}}]"
+    scratch.configure("expiry_warning = '1h'", webhook)
+    scratch.write("soon", old=False)
+    seconds = time.time() - 2400  # noqa: TID251 - files have the machine's own time
+    os.utime(scratch.files / "soon", (seconds, seconds))
+    scratch.up()
+    until(lambda: ("scratch/soon", "expiring", "not_yet") in scratch.rows())
+    assert "scratch/soon" in scratch.say("status")
+    assert scratch.left() == {"soon"}
+
+
 def test_what_is_wrong_with_its_settings_is_said_in_one_line(scratch: Scratch) -> None:
     scratch.configure(max_size="'1GB'")
     said = scratch.say("config", "check", code=64)

@@ -33,7 +33,7 @@ from lapse.requests.schedules.retention import SupersededRuns
 from lapse.workspaces.managed import ManagedWorkspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AsyncExitStack
 
     from lapse.app.domains import OwnDomain
@@ -150,6 +150,12 @@ def workspace_domain(
     return ManagedWorkspaces(
         store, activity, clock=clock, lease_seconds=settings.proxy_lease.seconds, trash_ttl=settings.trash_ttl
     )
+
+
+def own_managed(domains: Sequence[OwnDomain], settings: Settings, holds: HoldStore, clock: Clock) -> Domains:
+    """Return domains of other distributions that are swept, as people see them; built anew, beside those of sweeps."""
+    built = {one.registration.name: own_domain(one.registration, settings, clock) for one in domains}
+    return {name: ManagedOwnDomain(one, holds, clock=clock) for name, one in built.items() if one.section.enabled}
 
 
 def own_openings(settings: Settings, holds: Callable[[], Awaitable[HoldStore]], clock: Clock) -> dict[str, Opening]:

@@ -342,7 +342,7 @@ class _Process:
     ) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse.app.record import workspace_election
-        from lapse.app.service import process_facts
+        from lapse.app.service import own_managed, process_facts
         from lapse.engine.safety.gate import GateLoop
         from lapse.requests.expiry import DOMAIN as REQUESTS
 
@@ -359,7 +359,8 @@ class _Process:
         recorded += [] if stores.server is None else [rows]
         managed = _managed(stores, domains)
         webhooks = Webhooks(settings, stack, machine=stores.machine, clock=stores.clock, metrics=stores.metrics)
-        told = await webhooks.of_folder(stores.record, stores.objects, managed)
+        own = own_managed(domains.others, settings, stores.record.holds, stores.clock)
+        told = await webhooks.of_folder(stores.record, stores.objects, {**managed, **own})
         folder = replace(folder, loops=[*folder.loops, *told])
         recorded += await webhooks.of_database(stores.record, managed)
         kept = None if workspaces is None else workspaces.store

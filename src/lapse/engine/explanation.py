@@ -146,7 +146,7 @@ def explanation_of(
         facts=grounds.facts or {},
         hold=hold,
         next_check=Moment.of(look_again if grounds.next_check is None else grounds.next_check),
-        saved_by=list(grounds.saved_by),
+        saved_by=[] if hold is not None else list(grounds.saved_by),  # it is saved
         undo=f"no: {grounds.not_undoable}" if grounds.not_undoable else None,
         waits_for=None,
         frozen=None,

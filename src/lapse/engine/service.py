@@ -207,7 +207,7 @@ class LocalService:
         told = explanation_of(domain, candidate, decision, hold=hold, now=now)
         return replace(
             told,
-            saved_by=[*told.saved_by, *_savers(owner, address, decision)],
+            saved_by=[] if hold is not None else [*told.saved_by, *_savers(owner, address, decision)],
             frozen=await self._frozen(owner.name) if owner.supports(DomainVerb.FREEZE) else None,
             waits_for=await self._waits_for(domain, candidate, decision),
             journal=await self._facts(address, candidate.uid),
@@ -504,10 +504,10 @@ class LocalService:
             frozen=frozen,
             budget=budget,
             act=act,
-            next_lapse=None if ahead is None or ahead.first is None else Moment(ahead.first),
-            next_address=None if ahead is None else ahead.address,
-            due=None if ahead is None else ahead.due,
-            held=None if ahead is None else ahead.held,
+            next_lapse=Moment.of(ahead.first),
+            next_address=ahead.address,
+            due=ahead.due,
+            held=ahead.held,
         )
 
     async def _audit(self, reason: AuditReason, thing: _Thing, details: dict[str, Any]) -> None:

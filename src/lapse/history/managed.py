@@ -143,7 +143,7 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
             if domain_of(first) != self.name or not group.acting:
                 continue
             kind = await self._retention.reader.resolve(first.api_version, first.kind)
-            policies = PolicySet(group.policies, until, acting=group.acting)
+            policies = PolicySet(group.policies, until, acting=group.acting, with_held=True)
             listing = self._retention.listing(group.policies, kind)
             found = PassDomain(listing, policies, proceed=lambda: True, on_item=lambda _item: None)
             async for page in found.due(until, size=size):
@@ -219,8 +219,8 @@ def _is_about(group: PoliciesOfKind, kind: Kind[Any]) -> bool:
 def _judged(policies: PolicySet, standings: tuple[Standing, ...], document: Document | None) -> JudgedObject:
     digests = {one.policy.name: one.digest for one in policies.members}
     fields = {one.policy.name: str(one.policy.age_from) for one in policies.members}
-    # The engine adds an extension to what a domain decides, and asks what the deadline would be without it.
-    bare = tuple([replace(one, entry=replace(one.entry, extended=None)) for one in standings])
+    # The engine adds holds and extensions to what a domain decides, and asks what it would be without them.
+    bare = tuple([replace(one, entry=replace(one.entry, extended=None, hold=None)) for one in standings])
     return JudgedObject(bare, digests, fields, None if document is None else document.body)
 
 

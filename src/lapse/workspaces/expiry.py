@@ -200,7 +200,8 @@ def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Decision:
     if now <= over:
         verdict = Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
     elif workspace.held(now):
-        verdict = Keep(KeepReason.HELD, None if workspace.hold_end is None else _ns(workspace.hold_end))
+        # Without a next check the engine puts it off for a while only: a plan, which reads the same index, finds it.
+        verdict = Keep(KeepReason.HELD)
     else:
         verdict = Due(action, _REASONS[action], _ns(over))
     return Decision(verdict, _ns(since), _ns(over))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from lapse.core.decision import Due, KeepReason
 from lapse.core.duration import NEVER, Duration
 from lapse.engine.explanation import Grounds, RuleVerdict, verdict_word
+from lapse.engine.sweep import HELD_SECONDS
 from lapse.engine.view import Moment
 from lapse.workspaces import verbs
 from lapse.workspaces.activity import port as activity
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from lapse.workspaces.store.port import WorkspaceStore
 
 _MS: Final = 1_000_000
+_PUT_OFF_MS: Final = int(HELD_SECONDS * 1000)
+"""For so long a sweep does not look at what is held and due."""
 _ELSEWHERE: Final = ActivityUnknown(ActivityDoubt.ELSEWHERE)
 
 
@@ -105,9 +108,10 @@ class ManagedWorkspaces:
 
     async def upcoming(self, until: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[SeenWorkspace]], None]:
         """See `ManagedDomain`: by the index of the database; who is connected now is left out."""
+        last = Ms(until // _MS + _PUT_OFF_MS)
         for find in (self._store.standby_candidates, self._store.archive_candidates):
             after: CheckPlace | None = None
-            while page := await find(Ms(until // _MS), limit=size, after=after):
+            while page := await find(last, limit=size, after=after):
                 after = page[-1].check_place
                 heard = await self._heard(page) if self._activity is not None else {}
                 yield [candidate_of(row) for row in page if not isinstance(heard.get(row.id), activity.Connected)]
@@ -123,8 +127,10 @@ class ManagedWorkspaces:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decide(self, candidate: Candidate[SeenWorkspace], now: UnixNs) -> Decision:
-        """See `ManagedDomain`."""
-        return decide_seen(candidate.state, now, action=_action(candidate), lease_seconds=self._lease)
+        """See `ManagedDomain`: as if nobody held it, because a plan tells of what is due and held."""
+        row, signal = candidate.state
+        seen = SeenWorkspace(_unheld(row), signal)
+        return decide_seen(seen, now, action=_action(candidate), lease_seconds=self._lease)
 
     def policy(self, candidate: Candidate[SeenWorkspace]) -> str:
         """See `ManagedDomain`."""
@@ -153,7 +159,8 @@ class ManagedWorkspaces:
 
     def explain(self, candidate: Candidate[SeenWorkspace], decision: Decision, now: UnixNs) -> Grounds:
         """See `ManagedDomain`."""
-        row, signal = candidate.state
+        held, signal = candidate.state
+        row = _unheld(held)
         moment, wins = Ms(now // _MS), _action(candidate)
         seen = activity.Quiet() if signal is None else signal
         verdicts = {
@@ -196,6 +203,11 @@ class ManagedWorkspaces:
     async def extend(self, candidate: Candidate[SeenWorkspace], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""
         await self._store.extend(candidate.state.workspace.id, Ms(-(-until // _MS)), now=self._now)
+
+
+def _unheld(row: Workspace) -> Workspace:
+    """Return a workspace without its hold: the engine looks at that by itself."""
+    return row if row.hold_reason is None else replace(row, hold_reason=None)
 
 
 def _action(candidate: Candidate[SeenWorkspace]) -> str:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.decision import Reason
-    from lapse.engine.domain import Action, Also
+    from lapse.engine.domain import Action, Also, ManagedDomain
     from lapse.engine.journal.port import Entry
+    from lapse.engine.registry import Registration
     from lapse.engine.safety.blast_radius import WaitingPolicy
     from lapse.engine.safety.freeze import Notes
     from lapse.objects.embedded import EmbeddedStore
@@ -120,6 +121,11 @@ class World(Protocol):
     """Set by a case: things whose end fails."""
     before_act: Callable[[], Awaitable[None]] | None
     """Set by a case: what happens after the decision, and before the act."""
+
+    registration: Registration
+
+    def managed(self) -> ManagedDomain[Any]:
+        """Return the domain as people see and steer it."""
 
     def named(self, name: str) -> str:
         """Return what a case calls the thing that an address names so."""

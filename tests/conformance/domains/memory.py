@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.domains import OwnDomain, Section
+from lapse.app.domains import ManagedOwnDomain, OwnDomain, Section
 from lapse.core.address import Address, AddressKind
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, DueReason, Reason, decide_by_ttl
@@ -59,6 +59,18 @@ class MemoryDomain:
         self.loop: Any = None
 
     # --- the world ----------------------------------------------------------------------------------------------------
+
+    @property
+    def registration(self) -> Registration:
+        return Registration(name=NAME, kinds=(AddressKind(NAME),), reasons=lambda: self.reasons)
+
+    @property
+    def own(self) -> OwnDomain:
+        return OwnDomain(self.registration, Section(), DomainParts(self, self))
+
+    def managed(self) -> ManagedOwnDomain:
+        """Return the domain as people steer it."""
+        return ManagedOwnDomain(self.own, SQLiteHolds(self.kit.store.database), clock=self.kit.clock)
 
     def named(self, name: str) -> str:
         return name
@@ -186,7 +198,5 @@ class Memory:
     @asynccontextmanager
     async def __call__(self, kit: Kit) -> AsyncIterator[MemoryDomain]:
         world = self._kind(kit)
-        registration = Registration(name=NAME, kinds=(AddressKind(NAME),), reasons=lambda: world.reasons)
-        own = OwnDomain(registration, Section(), DomainParts(world, world))
-        world.loop = own.loop(holds=SQLiteHolds(kit.store.database), **kit.shared)
+        world.loop = world.own.loop(holds=SQLiteHolds(kit.store.database), **kit.shared)
         yield world

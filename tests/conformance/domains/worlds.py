@@ -9,7 +9,8 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.domains import OwnDomain, Section
+from lapse.app.domains import ManagedOwnDomain, OwnDomain, Section
+from lapse.app.service import SharedObjects, record_domains, request_domains, steering_of
 from lapse.core.address import Address
 from lapse.core.clock import SystemClock, UnixNs
 from lapse.core.duration import Duration
@@ -23,11 +24,13 @@ from lapse.history.policy.default_policy import history_document
 from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.kube.resources import ObjectKey
+from lapse.objects.holds.cluster import ListedDependants
 from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, RUN, SCHEDULED_AT
 from lapse.requests.api.upstream import CONFIG_MAP
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.service import Requests
 from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.managed import ManagedWorkspaces
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from lapse.core.decision import Reason
-    from lapse.engine.domain import Action, Also, Result, Target
+    from lapse.engine.domain import Action, Also, ManagedDomain, Result, Target
+    from lapse.engine.registry import Registration
     from lapse.kube.resources import Json, Kind
     from lapse.objects.port import Deletion
     from lapse.requests.api.kinds import CaptureSchedule
@@ -62,10 +66,14 @@ class _Base:
     has_first_pass = True
 
     def __init__(self, kit: Kit, domain: str) -> None:
-        self.kit = kit
+        self.kit, self.domain = kit, domain
         self.reasons: Iterable[Reason] = tuple(REGISTRY.get(domain).reasons()) if domain != "scratch" else ()
         self.doubtful, self.bad = False, set[str]()
         self.before_act: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def registration(self) -> Registration:
+        return REGISTRY.get(self.domain)
 
     def named(self, name: str) -> str:
         return name
@@ -122,6 +130,14 @@ class _Objects(_Base):
     def key(self, name: str) -> ObjectKey:
         return ObjectKey(NAMESPACE, name)
 
+    @property
+    def objects(self) -> SharedObjects:
+        """What a managed domain over objects is built with."""
+        steering = steering_of(self.store, ListedDependants(self.kit.store, lambda _kind: ()), self.kit.clock)
+        return {
+            "store": self.store, "holds": self.store, "steering": steering, "clock": self.kit.clock, "trash": None,
+        }  # fmt: skip
+
     def name_of(self, key: ObjectKey) -> str:
         return key.name
 
@@ -173,6 +189,14 @@ class _Cached(_Objects):
     def __init__(self, kit: Kit, domain: str) -> None:
         super().__init__(kit, domain)
         self.requests = Requests(self.store, policy=self.policy, **kit.shared)
+
+    @property
+    def beside(self) -> dict[str, ManagedDomain[Any]]:
+        """The domains that are about the same kinds."""
+        return request_domains(self.requests, self.objects)
+
+    def managed(self) -> ManagedDomain[Any]:
+        return self.beside[self.domain]
 
     async def caught_up(self) -> None:
         caches = self.requests.caches
@@ -273,6 +297,9 @@ class _Passed(_Objects):
             **kit.shared,
         )
 
+    def managed(self) -> ManagedDomain[Any]:
+        return record_domains(self.retention, self.objects)[self.domain]
+
     async def sweep(self) -> None:
         (loop,) = self.retention.loops
         await loop.tick()
@@ -347,8 +374,11 @@ class WorkspacesWorld(_Base):
         self.rows = open_sqlite_store(kit.folder / "workspaces.db")
         self.names: dict[str, str] = {}
         store: Any = _Workspaces(self)
-        activity = InProcessActivity(kit.clock, lease_seconds=60)
-        self._loop = ttl_loop(ttl_sweeps(store, activity, **kit.shared), interval=60)
+        self._activity = InProcessActivity(kit.clock, lease_seconds=60)
+        self._loop = ttl_loop(ttl_sweeps(store, self._activity, **kit.shared), interval=60)
+
+    def managed(self) -> ManagedDomain[Any]:
+        return ManagedWorkspaces(self.rows, self._activity, clock=self.kit.clock, lease_seconds=60)
 
     @property
     def now(self) -> Ms:
@@ -469,18 +499,29 @@ class ScratchWorld(_Base):
 
     def __init__(self, kit: Kit, domain: str) -> None:
         super().__init__(kit, domain)
-        module = example()
+        self._module = example()
         self._folder = kit.folder / "files"
         self._folder.mkdir()
-        settings = module.ScratchSettings(folder=self._folder, max_age=TTL)
-        registration = module.SCRATCH
-        self.reasons = registration.reasons()
-        parts = registration.build(DomainContext(kit.clock, kit.folder, settings))
-        target: Any = _Files(parts.target, self)
-        self._own = OwnDomain(registration, Section(), DomainParts(parts.domain, target))
+        self.reasons = self.registration.reasons()
+        self._own = self._built()
         self._holds = _Holds(self)
         self.held_late: str | None = None
         self._loop = self._own.loop(holds=self._holds, **kit.shared)
+
+    @property
+    def registration(self) -> Registration:
+        found: Registration = self._module.SCRATCH
+        return found
+
+    def _built(self) -> OwnDomain:
+        settings = self._module.ScratchSettings(folder=self._folder, max_age=TTL)
+        assert self.registration.build is not None
+        parts = self.registration.build(DomainContext(self.kit.clock, self.kit.folder, settings))
+        target: Any = _Files(parts.target, self)
+        return OwnDomain(self.registration, Section(), DomainParts(parts.domain, target))
+
+    def managed(self) -> ManagedDomain[Any]:
+        return ManagedOwnDomain(self._built(), self._holds, clock=self.kit.clock)
 
     async def add(self, name: str) -> None:
         await self._write(name, name)

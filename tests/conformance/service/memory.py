@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from lapse.app.domains import ManagedOwnDomain, OwnDomain, Section
 from lapse.core.address import Address, AddressKind
 from lapse.engine.domain import Candidate, Result
 from lapse.engine.journal.port import Outcome
-from lapse.engine.registry import DomainParts, DomainVerb, Registration, Registry
-from lapse.engine.safety.sqlite import SQLiteHolds
+from lapse.engine.registry import DomainVerb, Registration, Registry
 from lapse.engine.trash import BroughtBack, NotInTrashError, PlaceTakenError, TrashEntry
 from lapse.engine.view import Moment
 from tests.conformance.domains.memory import MemoryDomain, Thing
@@ -69,10 +67,9 @@ class Things(MemoryDomain):
             self.trashed[thing.name] = (thing, Moment(self.kit.now))
         return result
 
-    def managed(self) -> ManagedOwnDomain:
-        """Return the domain as people steer it."""
-        own = OwnDomain(THINGS, Section(), DomainParts(self, self), "")
-        return ManagedOwnDomain(own, SQLiteHolds(self.kit.store.database), clock=self.kit.clock)
+    @property
+    def registration(self) -> Registration:
+        return THINGS
 
 
 class MemoryTrash:

@@ -48,6 +48,8 @@ _REMEMBERED: Final = 100_000
 _LOOKED_UP: Final = 10
 """Warnings about one thing that are compared: it had as many deadlines."""
 _NS: Final = 1_000_000_000
+_STEP_NS: Final = _NS
+"""How long after its deadline a thing is due in every domain: none counts in longer steps."""
 S = TypeVar("S")
 
 
@@ -144,7 +146,7 @@ class ExpiryWarnings:
                 deadline = decision.deadline
                 if deadline is None or candidate.dry_run or not self._is_near(decision, deadline, now):
                     continue
-                then = decided(domain, candidate, UnixNs(deadline + 1))
+                then = decided(domain, candidate, UnixNs(deadline + _STEP_NS))
                 if isinstance(then.verdict, Due):
                     near.append(_Expiring(candidate, decision, deadline, action_of(domain, candidate, then)))
             except Exception:  # noqa: BLE001 - the sweep tells of it; one failing item never stops the rest

@@ -62,6 +62,9 @@ class PlanItem(Struct, frozen=True, kw_only=True):
     deadline: Moment | None
     policy: Annotated[str, Meta(description="A short hash of the policy that decides")]
     hold: Annotated[HoldFacts | None, Meta(description="What holds it now: then it stays")]
+    doubt: Annotated[
+        str | None, Meta(description="Why it is not known whether it is due, although its time is over: it stays")
+    ] = None
     takes_along: Annotated[list[str], Meta(description="What ends with it")]
     not_undoable: Annotated[str | None, Meta(description="Why it cannot be brought back; null where it can")]
     fingerprint: Annotated[str, Meta(description="Of everything that the decision was made on")]
@@ -103,6 +106,7 @@ COLUMNS: Final[Columns] = {
     "address": "address",
     "action": "action",
     "due": lambda one, now: "now" if one.due else _words(one, now),
+    "in doubt": "doubt",
     "rule": "reason",
     "held": lambda one, _: None if one.hold is None else one.hold.reason or "yes",
     "takes along": lambda one, _: ", ".join(one.takes_along) or None,
@@ -171,4 +175,4 @@ def _digest(plan: Plan) -> str:
 def _words(item: PlanItem, now: int) -> str:
     from lapse.core.duration import short
 
-    return f"in {short(max(0, item.due_at - now))}"
+    return "not known" if item.doubt else f"in {short(max(0, item.due_at - now))}"

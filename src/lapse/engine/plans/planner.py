@@ -7,12 +7,12 @@ hands what is due to the executor. Only items of the plan are touched, and of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due
+from lapse.core.decision import Due, Keep, Unknown
 from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.engine.domain import CountedDomain, action_of, decided
@@ -32,6 +32,7 @@ from lapse.engine.plans.plan import (
 from lapse.engine.registry import no_such_domain
 from lapse.engine.safety.holds import HoldDoubt
 from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, ApplyRequest, PlanRequest
+from lapse.engine.verbs.place import Ahead, Look
 from lapse.engine.view import Moment
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 _PAGE: Final = 128
 _AHEAD_NS: Final = 7 * 86_400 * 1_000_000_000
 _MOST_AHEAD: Final = 1_000
+_LOOK_NS: Final = 60 * 1_000_000_000
+"""How long the status tells what a look at everything has found."""
 _SECOND: Final = 1_000_000_000
+_NOTHING_AHEAD: Final = (UnixNs(2**63 - 1), "")
 _OVER: Final = frozenset({Outcome.ENDED.value, Outcome.GONE.value})
 DRIFTED: Final = "drifted"
 NOT_DUE: Final = "not_due"
@@ -58,15 +62,6 @@ class OtherPlaceError(UsageError):
 
 class EndlessPlanError(UsageError):
     """A plan cannot reach for ever. Expected a duration such as 24h or 7d."""
-
-
-class Ahead(NamedTuple):
-    """What lapses next in a domain, and how much is over."""
-
-    first: UnixNs | None
-    address: str | None
-    due: int
-    held: int
 
 
 class Planner:
@@ -117,16 +112,13 @@ class Planner:
                 raise no_such_domain(name, self._place.names)
         return [name for name in self._place.names if not asked or name in asked]
 
-    async def _expected(
-        self, domain: ManagedDomain[Any], now: UnixNs, until: UnixNs, *, limit: int | None = None
-    ) -> list[PlanItem]:
+    async def _expected(self, domain: ManagedDomain[Any], now: UnixNs, until: UnixNs) -> list[PlanItem]:
         found: list[PlanItem] = []
         pages = domain.upcoming(until, size=_PAGE)
         try:
             async for page in pages:
-                found += await self._items(domain, page, now=now, until=until)
-                if limit is not None and len(found) >= limit:
-                    break
+                items = await self._items(domain, page, now=now, until=until)
+                found += await self._looked_again(domain, page, items, now=now, until=until)
         finally:
             await pages.aclose()
         return found
@@ -141,20 +133,58 @@ class Planner:
             await _item(domain, one, said, hold=hold, now=now) for (one, said), hold in zip(due, holds, strict=True)
         ]
 
-    async def ahead(self, name: str) -> Ahead | None:
-        """Return what lapses next in a domain, and how much is over; None where that would cost a listing."""
-        domain, place = await self._place.domain(name), self._place
-        if not domain.is_indexed:
-            return None
-        now = place.now
-        items = await self._expected(domain, now, UnixNs(now + _AHEAD_NS), limit=_MOST_AHEAD)
-        later = [one for one in items if not one.due]
-        first = min(later, key=lambda one: one.due_at, default=None)
-        due = [one for one in items if one.due]
-        held = sum(one.hold is not None for one in due)
-        if first is None:
-            return Ahead(None, None, len(due), held)
-        return Ahead(UnixNs(first.due_at), first.address, len(due), held)
+    async def _looked_again(
+        self,
+        domain: ManagedDomain[Any],
+        page: Sequence[Candidate[Any]],
+        items: Sequence[PlanItem],
+        *,
+        now: UnixNs,
+        until: UnixNs,
+    ) -> list[PlanItem]:
+        """Read fresh what the act on what is due now does not compare, as a sweep would, and say what came of it."""
+        seen = {one.uid: one for one in page}
+        due = [seen[one.uid] for one in items if one.due]
+        fresh = await domain.refresh(due) if due else ()
+        again = {old.uid: new for old, new in zip(due, fresh, strict=True)}
+        found = [_as_seen_now(domain, one, again[one.uid], now=now) if one.uid in again else one for one in items]
+        return [one for one in found if one is not None and (one.due or one.doubt or one.due_at < until)]
+
+    # --- the status ---------------------------------------------------------------------------------------------------
+
+    async def ahead(self, name: str) -> Ahead:
+        """Return what lapses next in a domain, and how much is over.
+
+        Where there is no index by deadline that costs a look at everything, so what was found is told for a while.
+        """
+        domain, now = await self._place.domain(name), self._place.now
+        known = self._place.looks.get(name)
+        if known is not None and not domain.is_indexed and known.at <= now < known.at + _LOOK_NS:
+            return known.found
+        found = await self._look_ahead(domain, now)
+        self._place.looks[name] = Look(now, found)
+        return found
+
+    async def _look_ahead(self, domain: ManagedDomain[Any], now: UnixNs) -> Ahead:
+        if isinstance(domain, CountedDomain):
+            told = [one.first for one in await domain.counts(UnixNs(now + _AHEAD_NS)) if one.first is not None]
+            return Ahead(UnixNs(min(told)) if told else None, None, None, None)
+        nearest, due, held, seen = _NOTHING_AHEAD, 0, 0, 0
+        pages = domain.upcoming(UnixNs(now + _AHEAD_NS), size=_PAGE)
+        try:
+            async for page in pages:
+                over, ahead = _sorted_out(domain, page, now, before=nearest[0])
+                holds = await holds_of(domain, [*over, *(action for _, action in ahead)], now)
+                due, held = due + len(over), held + sum(one is not None for one in holds[: len(over)])
+                free = [one for one, hold in zip(ahead, holds[len(over) :], strict=True) if hold is None]
+                nearest = min([nearest, *((deadline, str(action.address)) for deadline, action in free)])
+                seen += len(page)
+                if domain.is_indexed and seen >= _MOST_AHEAD:
+                    break
+        finally:
+            await pages.aclose()
+        first, address = (None, None) if nearest is _NOTHING_AHEAD else nearest
+        return Ahead(first, address, due, held)
 
     # --- carrying it out ----------------------------------------------------------------------------------------------
 
@@ -279,6 +309,40 @@ def hold_facts(found: Hold | HoldDoubt | None) -> HoldFacts | None:
 def whole_second(moment: int) -> UnixNs:
     """Return a moment as documents tell it: the next whole second."""
     return UnixNs(-(-moment // _SECOND) * _SECOND)
+
+
+def _as_seen_now(
+    domain: ManagedDomain[Any], item: PlanItem, fresh: Candidate[Any] | None, *, now: UnixNs
+) -> PlanItem | None:
+    """Return an item that is due as it is after a fresh look; None for one that is gone, or stays for now."""
+    if fresh is None:
+        return None
+    decision = decided(domain, fresh, now)
+    match decision.verdict:
+        case Due():
+            return item
+        case Unknown():
+            return replace(item, due=False, doubt=domain.explain(fresh, decision, now).because)
+        case Keep(next_check=look):
+            return None if look is None else replace(item, due=False, due_at=Moment(look))
+
+
+def _sorted_out(
+    domain: ManagedDomain[Any], page: Sequence[Candidate[Any]], now: UnixNs, *, before: UnixNs
+) -> tuple[list[Action], list[tuple[UnixNs, Action]]]:
+    """Return the acts on what of a page is due, and on what will be by a deadline ``before`` a moment."""
+    over: list[Action] = []
+    ahead: list[tuple[UnixNs, Action]] = []
+    for one in page:
+        decision = decided(domain, one, now)
+        deadline = decision.deadline
+        if isinstance(decision.verdict, Due):
+            over.append(action_of(domain, one, decision))
+        elif isinstance(decision.verdict, Keep) and deadline is not None and now <= deadline < before:
+            then = decided(domain, one, UnixNs(deadline + _SECOND))
+            if isinstance(then.verdict, Due):
+                ahead.append((deadline, action_of(domain, one, then)))
+    return over, ahead
 
 
 async def _item(

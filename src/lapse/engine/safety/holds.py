@@ -209,10 +209,10 @@ class HeldTarget:
         self.batch, self.database = target.batch, target.database
 
     async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
-        """See `lapse.engine.domain.Target`."""
+        """See `lapse.engine.domain.Target`: an extension is no hold; decisions look at it, and `apply` does again."""
         found = await self._target.holds_over(actions, now)
-        kept = await self._kept(actions, now)
-        return [kept.get(action.uid, over) for action, over in zip(actions, found, strict=True)]
+        held = await self._held(actions, now)
+        return [held.get(action.uid, over) for action, over in zip(actions, found, strict=True)]
 
     async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
         """See `lapse.engine.domain.Target`."""
@@ -232,8 +232,14 @@ class HeldTarget:
         # A person may delete what is extended: only what a policy ends has to wait.
         extended = {} if actions[0].actor is not None else await self._holds.extended(domain, uids)
         kept = {uid: Hold("it was extended", until) for uid, until in extended.items() if now <= until}
-        held = await self._holds.held(domain, uids)
-        return kept | {uid: hold for uid, hold in held.items() if hold.active(now)}
+        return kept | await self._held(actions, now)
+
+    async def _held(self, actions: Sequence[Action], now: UnixNs) -> dict[str, Hold]:
+        """Return by uid the holds of the store that are active at ``now``."""
+        if not actions:
+            return {}
+        found = await self._holds.held(actions[0].domain, [one.uid for one in actions])
+        return {uid: hold for uid, hold in found.items() if hold.active(now)}
 
     async def is_in_doubt(self, error: Exception) -> bool:
         """See `lapse.engine.domain.Target`."""

@@ -60,6 +60,22 @@ class ProcessFacts(NamedTuple):
     signals: Sequence[SignalView]
 
 
+class Ahead(NamedTuple):
+    """What lapses next in a domain, and how much is over; None where nobody can tell."""
+
+    first: UnixNs | None
+    address: str | None
+    due: int | None
+    held: int | None
+
+
+class Look(NamedTuple):
+    """A look at what is ahead in a domain, and when that was."""
+
+    at: UnixNs
+    found: Ahead
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where the verbs work: the stores of a running process, of a state folder or of a cluster."""
@@ -95,6 +111,8 @@ class Place:
     """What runs; None where only the stores are read."""
     extend_max: Duration = _EXTEND_MAX
     plan_ttl: Duration = _PLAN_TTL
+    looks: dict[str, Look] = field(default_factory=dict)
+    """The last look of the status at each domain."""
 
     @property
     def names(self) -> list[str]:

@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
 from lapse.history.retention.grouping import GroupCounts, GroupRanking, Unjudged
@@ -126,9 +128,19 @@ class Member:
 class PolicySet:
     """Policies of one kind, for one pass; see the module."""
 
-    def __init__(self, policies: Sequence[Policy], now: UnixNs, *, acting: Collection[str] | None = None) -> None:
-        """Let those that ``acting`` names delete, and all others protect; None: all may delete."""
-        self.now = now
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        now: UnixNs,
+        *,
+        acting: Collection[str] | None = None,
+        with_held: bool = False,
+    ) -> None:
+        """Let those that ``acting`` names delete, and all others protect; None: all may delete.
+
+        ``with_held`` also finds what would go if nobody held it, for people who look; nothing of that may be ended.
+        """
+        self.now, self._with_held = now, with_held
         self.members = tuple(
             Member(policy, now, is_acting=acting is None or policy.name in acting) for policy in policies
         )
@@ -148,11 +160,15 @@ class PolicySet:
         if not judged:
             return None
         _count(judged)
-        if opened and any(isinstance(one.verdict, Due) for _, one in judged):
+        if opened and any(self._is_wanted(one) for _, one in judged):
             for member, entry in opened:  # it may protect the object, or want it as well
                 member.counts.mark(entry)
             return None
         return self._weighed([(member, member.alone(one.entry), one) for member, one in judged])
+
+    def _is_wanted(self, judged: Judgement) -> bool:
+        """Whether an object goes by a judgement, or would if nobody held it, where that is asked for."""
+        return isinstance(judged.verdict, Due) or (self._with_held and judged.verdict.reason is KeepReason.HELD)
 
     @property
     def is_settled(self) -> bool:
@@ -188,6 +204,10 @@ class PolicySet:
 
     def _weighed(self, judged: Sequence[tuple[Member, Standing, Judgement]]) -> DueObject | None:
         """Weigh what was said about one object, and count what is due."""
+        hold = judged[0][1].entry.hold
+        if self._with_held and hold is not None and hold.active(self.now):
+            bare = [(member, _unheld(one)) for member, one, _ in judged]
+            judged = [(member, one, one.judge(self.now)) for member, one in bare]
         wanting = [(member, one, one.verdict) for member, _, one in judged if isinstance(one.verdict, Due)]
         if not wanting:
             return None
@@ -201,9 +221,8 @@ class PolicySet:
         wanting.sort(key=lambda one: one[1] is not best)
         wanted_by = tuple([member for member, _, _ in wanting])
         is_dry = all(member.policy.dry_run for member in wanted_by)
-        return DueObject(
-            tuple([one for _, one, _ in judged]), self.now, best.entry, best.verdict, wanted_by, dry_run=is_dry
-        )
+        entry = best.entry if best.entry.hold == hold else msgspec.structs.replace(best.entry, hold=hold)
+        return DueObject(tuple([one for _, one, _ in judged]), self.now, entry, best.verdict, wanted_by, dry_run=is_dry)
 
     def rank_all(self, views: Views) -> None:
         """Let an object have its places, whether its groups matter or not: for a look at single objects."""
@@ -225,6 +244,11 @@ class PolicySet:
 
     def _pairs(self, views: Views) -> Iterator[tuple[Member, RetainedObject]]:
         return ((member, entry) for member, entry in zip(self.members, views, strict=True) if entry is not None)
+
+
+def _unheld(standing: Standing) -> Standing:
+    """Return an object as it would be judged if nobody held it."""
+    return msgspec.structs.replace(standing, entry=msgspec.structs.replace(standing.entry, hold=None))
 
 
 def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:

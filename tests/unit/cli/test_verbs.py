@@ -1,0 +1,74 @@
+"""The verbs for things of every domain on a state folder, in this process: what is shown is what is so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
+from tests.unit.cli.test_holding import Holder
+from tests.unit.cli.test_workspaces import now
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lapse.workspaces.store.port import WorkspaceStore
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Holder:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return Holder(tmp_path, capsys)
+
+
+def run_since(holder: Holder, hours: float) -> None:
+    """Let there be a workspace that runs since then, with a standby TTL of ten minutes."""
+
+    async def work(store: WorkspaceStore) -> None:
+        before = Ms(now() - int(hours * HOUR_MS))
+        new = NewWorkspace(name="lab", owner="ann", command=("serve",), port=1, standby_ttl_seconds=600)
+        made = await store.create(new, now=before)
+        await store.observe({made.id: ObservedStatus.RUNNING}, now=before)
+
+    holder.say("status")  # makes the folder
+    holder.on_store(work)
+
+
+# --- plan and why -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [0.01, 1])
+def test_plan_and_why_agree_about_a_workspace_of_which_another_process_knows_who_is_there(
+    holder: Holder,
+    hours: float,
+) -> None:
+    run_since(holder, hours)
+    (item,) = holder.told("plan")["items"]
+    why = holder.told("why", "workspace/lab")
+
+    assert item["deadline"] == why["deadline"]
+    assert (item["policy"], why["rules"][0]["rule"]) == ("standby after 600s", "standby after 10m idle")
+    assert item["due"] is (why["verdict"] == "due")
+    assert (item["doubt"] is not None) is (why["verdict"] == "unknown")
+    assert (why["verdict"], item["doubt"]) == (("keep", None) if hours < 0.1 else ("unknown", why["because"]))
+
+
+def test_what_is_in_doubt_is_told_apart_from_what_is_due(holder: Holder) -> None:
+    run_since(holder, 1)
+    table, said = holder.say("plan")
+
+    assert "not known" in table
+    assert "0 now, 0 later, 0 held, 1 in doubt." in said
+
+
+def test_what_is_held_until_a_time_is_in_the_plan_all_the_same(holder: Holder) -> None:
+    run_since(holder, 1)
+    holder.say("hold", "workspace/lab", "--reason", "demo", "--until", "30d")
+    (item,) = holder.told("plan")["items"]
+
+    assert item["hold"]["reason"] == "demo"
