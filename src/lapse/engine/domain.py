@@ -333,6 +333,15 @@ class CountedDomain(Protocol):
         ...
 
 
+@runtime_checkable
+class StoredPolicies(Protocol):
+    """A managed domain whose policies are things that have to be read; those of others are told by `policies`."""
+
+    async def policy_names(self) -> Sequence[str]:
+        """Return what the policies in force are called."""
+        ...
+
+
 class SimpleDomain(Generic[S]):
     """What most domains have in common: a base for a `FindableDomain` and its `Target` in one object.
 

@@ -178,6 +178,11 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
         """See `ManagedDomain`: they are objects, which `look_at_policies` reads."""
         return {}
 
+    async def policy_names(self) -> list[str]:
+        """See `lapse.engine.domain.StoredPolicies`."""
+        groups = [one for one in await self._retention.in_force() if domain_of(one.policies[0]) == self.name]
+        return [policy.name for group in groups for policy in group.policies]
+
     def governed(self, *, size: int) -> AsyncGenerator[Sequence[Candidate[JudgedObject]], None]:
         """See `ManagedDomain`: a pass counts them, because groups must be ranked for it."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from lapse.core.errors import LapseError
+from lapse.engine.plans.planner import NoSuchPolicyError
 from lapse.engine.service import ExtensionError
 from lapse.engine.verbs.contract import PlanRequest, SteeredView, UndoRequest
 
@@ -33,6 +34,15 @@ class AppliesAll(Passing):
 
     async def apply(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
         return await self.inner.apply(replace(asked, only=None))
+
+
+class AppliesWhatItKnows(Passing):
+    """Ignores what was chosen and is not in the plan."""
+
+    async def apply(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        known = {one.address for one in asked.plan.items}
+        only = None if asked.only is None else [one for one in asked.only if one in known]
+        return await self.inner.apply(replace(asked, only=only))
 
 
 class AppliesWhatIsDueNow(Passing):
@@ -61,6 +71,16 @@ class ForgetsPolicies(Passing):
 
     async def plan(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
         return await self.inner.plan(replace(asked, policy=None))
+
+
+class PlansNothingForUnknownPolicies(Passing):
+    """Has an empty plan for a policy that nobody knows."""
+
+    async def plan(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        try:
+            return await self.inner.plan(asked)
+        except NoSuchPolicyError:
+            return replace(await self.inner.plan(replace(asked, policy=None)), items=[])
 
 
 class AnswersForNow(Passing):
@@ -204,7 +224,8 @@ class OneError(Passing):
 
 
 BROKEN = [
-    AppliesAll, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies, AnswersForNow, DecodesAddresses,
+    AppliesAll, AppliesWhatItKnows, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies,
+    PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
     ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
     UndoesTheFirst, EmptiesAll, TellsAllOfTheTrash, FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters,
     NothingIsFrozen, OneError,

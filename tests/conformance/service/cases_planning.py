@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from lapse.core.address import AddressError
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.plans.approvals import ByPlan, OwnPlanError
 from lapse.engine.plans.plan import PlanExpiredError, PlanSignatureError
-from lapse.engine.plans.planner import EndlessPlanError, OtherPlaceError
+from lapse.engine.plans.planner import EndlessPlanError, NoSuchPolicyError, NotInPlanError, OtherPlaceError
 from lapse.engine.registry import NoSuchDomainError
 from lapse.engine.verbs.contract import (
     ApplyRequest,
@@ -82,7 +83,11 @@ async def a_plan_of_some_domains_names_them(world: World) -> None:
 
     plan = await world.of(ANN).plan(PlanRequest(domains=[DOMAIN], policy="test"))
     assert (plan.domains, [one.address for one in plan.items]) == ([DOMAIN], ["thing/a"])
-    assert (await world.of(ANN).plan(PlanRequest(policy="another"))).items == []
+    for policy in (DOMAIN, f"{DOMAIN}/{DOMAIN}"):
+        found = await world.of(ANN).plan(PlanRequest(policy=policy))
+        assert [(one.address, one.policy_name) for one in found.items] == [("thing/a", DOMAIN)]
+    world.things.things.clear()
+    assert (await world.of(ANN).plan(PlanRequest(policy=DOMAIN))).items == []
 
 
 @case
@@ -90,6 +95,8 @@ async def a_plan_that_makes_no_sense_is_refused(world: World) -> None:
     verbs = world.of(ANN)
     with pytest.raises(NoSuchDomainError, match="There is no domain 'nothing'"):
         await verbs.plan(PlanRequest(domains=["nothing"]))
+    with pytest.raises(NoSuchPolicyError, match="There is no policy 'another'"):
+        await verbs.plan(PlanRequest(policy="another"))
     with pytest.raises(EndlessPlanError):
         await verbs.plan(PlanRequest(within="never"))
     with pytest.raises(DurationError):
@@ -132,7 +139,13 @@ async def nothing_else_than_what_was_chosen_is_ended(world: World) -> None:
     world.elapse(HOUR + 1)
     await world.things.add("later")
 
-    done = await world.of(ANN).apply(ApplyRequest(plan=plan, only=["thing/a", "thing/later"]))
+    for strange in ("thing/later", "thing/none"):
+        with pytest.raises(NotInPlanError, match=f"{strange} is not in the plan"):
+            await world.of(ANN).apply(ApplyRequest(plan=plan, only=["thing/a", strange]))
+    with pytest.raises(AddressError):
+        await world.of(ANN).apply(ApplyRequest(plan=plan, only=["a"]))
+    assert await world.things.left() == {"a", "b", "later"}
+    done = await world.of(ANN).apply(ApplyRequest(plan=plan, only=["thing/a"]))
     assert outcomes(done) == {"thing/a": "ended"}
     assert await world.things.left() == {"b", "later"}
 

@@ -72,3 +72,25 @@ def test_what_is_held_until_a_time_is_in_the_plan_all_the_same(holder: Holder) -
     (item,) = holder.told("plan")["items"]
 
     assert item["hold"]["reason"] == "demo"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("--policy", "bogus"), "There is no policy 'bogus'. Expected requests/"),
+        (("--policy", "bogus", "--domain", "history"), "There is no policy 'bogus'. Expected history/"),
+        (("--domain", "bogus"), "There is no domain 'bogus'. Expected "),
+    ],
+)
+def test_a_plan_of_what_nobody_knows_is_refused(holder: Holder, line: tuple[str, ...], said: str) -> None:
+    out, err = holder.say("plan", *line, code=64)
+
+    assert out == ""
+    assert said in err
+
+
+def test_a_plan_is_for_a_policy_by_its_name(holder: Holder) -> None:
+    run_since(holder, 1)
+
+    assert [one["policy_name"] for one in holder.told("plan", "--policy", "standby")["items"]] == ["standby"]
+    assert holder.told("plan", "--policy", "archive")["items"] == []

@@ -61,6 +61,7 @@ class PlanItem(Struct, frozen=True, kw_only=True):
     anchor: Annotated[Moment | None, Meta(description="What its time is counted from")]
     deadline: Moment | None
     policy: Annotated[str, Meta(description="A short hash of the policy that decides")]
+    policy_name: Annotated[str, Meta(description="What that policy is called; empty where it has no name")] = ""
     hold: Annotated[HoldFacts | None, Meta(description="What holds it now: then it stays")]
     doubt: Annotated[
         str | None, Meta(description="Why it is not known whether it is due, although its time is over: it stays")
@@ -68,6 +69,10 @@ class PlanItem(Struct, frozen=True, kw_only=True):
     takes_along: Annotated[list[str], Meta(description="What ends with it")]
     not_undoable: Annotated[str | None, Meta(description="Why it cannot be brought back; null where it can")]
     fingerprint: Annotated[str, Meta(description="Of everything that the decision was made on")]
+
+    def is_by(self, policy: str) -> bool:
+        """Whether a policy decides about it, which is named by its name, by DOMAIN/NAME or by its hash."""
+        return policy in {self.policy, self.policy_name, f"{self.domain}/{self.policy_name}"}
 
 
 class PlanCount(Struct, frozen=True):

@@ -15,7 +15,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, Keep, Unknown
 from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
-from lapse.engine.domain import CountedDomain, action_of, decided
+from lapse.engine.domain import CountedDomain, StoredPolicies, action_of, decided
 from lapse.engine.explanation import HoldFacts, words
 from lapse.engine.journal.port import Outcome
 from lapse.engine.plans.plan import (
@@ -60,6 +60,14 @@ class OtherPlaceError(UsageError):
     """The plan {plan} is about another place than {ours}. Name the place where it was made."""
 
 
+class NoSuchPolicyError(UsageError):
+    """There is no policy {given!r}. Expected {known}."""
+
+
+class NotInPlanError(UsageError):
+    """{address} is not in the plan {plan}, so nothing was done. Expected addresses of items of the plan."""
+
+
 class EndlessPlanError(UsageError):
     """A plan cannot reach for ever. Expected a duration such as 24h or 7d."""
 
@@ -90,7 +98,9 @@ class Planner:
             except LapseError as error:
                 problems[name] = str(error)
         if asked.policy is not None:
-            items = [one for one in items if one.policy == asked.policy]
+            items = [one for one in items if one.is_by(asked.policy)]
+            if not items and not problems:  # otherwise it may be one of what could not be read
+                await self._demand_policy(asked.policy, names)
         plan = Plan(
             form=FORM,
             id="",
@@ -105,6 +115,21 @@ class Planner:
             problems=problems,
         )
         return sealed(plan, place.secret)
+
+    async def _demand_policy(self, policy: str, domains: Sequence[str]) -> None:
+        """Raise `NoSuchPolicyError` unless one of the domains has the policy."""
+        known: list[str] = []
+        for name in domains:
+            domain = await self._place.domain(name)
+            found = domain.policies()
+            if isinstance(domain, StoredPolicies):
+                known += [f"{name}/{one}" for one in await domain.policy_names()]
+            else:
+                known += [f"{name}/{one}" for one in ((name,) if found is None else found)]
+            if policy in (found or {}).values():
+                return
+        if policy not in known and policy not in {one.partition("/")[2] for one in known}:
+            raise NoSuchPolicyError(given=policy, known=", ".join(known) or "none, as there is no policy")
 
     def _domains(self, asked: Sequence[str]) -> list[str]:
         for name in asked:
@@ -192,7 +217,10 @@ class Planner:
         """See `Verbs`."""
         plan = asked.plan
         self.demand_usable(plan)
-        wanted = None if asked.only is None else set(asked.only)
+        wanted = None if asked.only is None else {str(self._place.registry.parse(one)) for one in asked.only}
+        strange = (wanted or set()) - {one.address for one in plan.items}
+        if strange:
+            raise NotInPlanError(address=min(strange), plan=plan.id)
         items = [one for one in plan.items if wanted is None or one.address in wanted]
         done: list[AppliedItem] = []
         for name in dict.fromkeys(one.domain for one in items):
@@ -362,6 +390,7 @@ async def _item(
         anchor=Moment.of(decision.anchor),
         deadline=Moment.of(decision.deadline),
         policy=policy,
+        policy_name=domain.policy_name(candidate),
         hold=hold,
         takes_along=along,
         not_undoable=domain.explain(candidate, decision, now).not_undoable,
