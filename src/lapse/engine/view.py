@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Ty
 
 import msgspec
 
-from lapse.core.decision import Keep, KeepReason
+from lapse.core.decision import UNREADABLE_EXTENSION, Keep, KeepReason, UnknownReason
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
 
@@ -66,6 +66,14 @@ class Expiry(NamedTuple):
         if self.at is None:
             return self.instead
         return f"in {short(self.at - now)}" if self.at > now else "now"
+
+    def extended(self, until: int | None) -> Expiry:
+        """Return when it goes where a person has given it time until then; None: nobody has."""
+        if until is None or self.at is None:
+            return self
+        if until == UNREADABLE_EXTENSION:
+            return Expiry(instead=f"unknown ({UnknownReason.UNREADABLE_SIGNAL})")
+        return Expiry(max(self.at, until))
 
 
 class ViewPage(msgspec.Struct, Generic[T], frozen=True):

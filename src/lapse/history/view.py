@@ -21,6 +21,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown
 from lapse.core.duration import SECOND, Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
 from lapse.engine.view import Expiry, Moment, fill, known
 from lapse.history.api.kinds import (
@@ -154,7 +155,7 @@ class JudgedRecord:
         """When it goes."""
         if self.judgements and all(one.policy.dry_run for one in self.judgements):
             return Expiry(instead="never (dry run)")
-        return expiry_of(self.verdict)
+        return expiry_of(self.verdict).extended(extension_of(self.metadata.annotations))
 
     def view(self, now: int) -> RecordView:
         """Return its view."""
@@ -198,7 +199,7 @@ def expiry_of(verdict: Verdict) -> Expiry:
             return Expiry(instead="held")
         case Keep(reason=RetainReason.KEEP_LAST):
             return Expiry(instead="kept (keep-last)")
-        case Keep(reason=KeepReason.NOT_YET, next_check=at):
+        case Keep(reason=KeepReason.NOT_YET | KeepReason.EXTENDED, next_check=at):
             return Expiry(instead="by number") if at is None else Expiry(UnixNs(at - 1))
     return Expiry(instead="never")
 
@@ -309,14 +310,14 @@ def _judgements(policy: Policy, entries: Sequence[RetainedObject], now: UnixNs) 
         newer[group] = newer.get(group, 0) + 1
 
 
-def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> UnixNs | None:
+def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> int | None:
     """Return when a record is too old for one of the policies, its number and its group left out of account."""
     acting = [policy for policy in policies if not policy.dry_run]
     ends = []
     for policy, entry in zip(acting, _reading(acting).views(PartialObject(metadata=metadata)), strict=True):
         if entry is not None and entry.anchor is not None and policy.limits.max_age is not None:
             ends.append(UnixNs(entry.anchor + policy.limits.max_age))
-    return min(ends, default=None)
+    return Expiry(min(ends, default=None)).extended(extension_of(metadata.annotations)).at
 
 
 # --- words and rows of records ---------------------------------------------------------------------------------------
@@ -338,6 +339,8 @@ def explain(given: PolicyJudgement, now: UnixNs) -> str:
             told = f"stays: keepLast keeps {last}; otherwise it would go, as {saved}"
         case Keep(reason=KeepReason.HELD, next_check=until):
             told = f"stays: it is held{'' if until is None else f' until {to_timestamp(until)}'}"
+        case Keep(reason=KeepReason.EXTENDED, next_check=int(until)):
+            told = f"stays: a person has extended it until {to_timestamp(until - 1)}"
         case Unknown(reason=reason):
             told = f"stays: what cannot be decided is kept ({reason})"
         case _:

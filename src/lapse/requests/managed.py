@@ -248,6 +248,7 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
             state=seen._replace(artifact=str(kind.address(meta.key))),
             handle=ObjectHandle.of(kind, found),
             hold=hold_of(meta.annotations),
+            extended=None if seen.keeper is None else seen.keeper.extended,
         )
 
     def decide(self, candidate: Candidate[SeenKeeper], now: UnixNs) -> Decision:
@@ -328,6 +329,11 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
             rule = self._shared.policy.ttl_rule
             await demand_unfollowing(self.store, place, keeper, rule=rule, now=self.now)
         return self.target
+
+    async def extend(self, candidate: Candidate[SeenKeeper], until: UnixNs, *, by: str) -> None:
+        """See `ManagedDomain`: an artifact has no time of its own, so its keeper is extended."""
+        seen = candidate.state
+        await super().extend(seen.keeper if seen.artifact and seen.keeper is not None else candidate, until, by=by)
 
 
 class ManagedSchedules(ManagedObjects[Any]):

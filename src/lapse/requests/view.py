@@ -14,6 +14,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Unknown
 from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
 from lapse.engine.view import Expiry, Moment, known
 from lapse.kube.errors import InvalidError, NotFoundError
@@ -40,7 +41,9 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 from lapse.requests.expiry import decide, finished
-from lapse.requests.lifecycle.keeper import is_for_ever
+from lapse.requests.lifecycle.keeper import Followed, is_for_ever
+from lapse.requests.lifecycle.keeper import decide as decide_keeper
+from lapse.requests.lifecycle.keeper import state_of as state_of_keeper
 from lapse.requests.local.places import DIRECTORY
 
 if TYPE_CHECKING:
@@ -166,10 +169,11 @@ def _claim_state(status: ClaimStatus) -> ReadyState:
 
 
 def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule, now: UnixNs) -> Expiry:  # noqa: ANN401 - an object of ``kind``
+    extended = extension_of(obj.metadata.annotations)
     if kind in REQUEST_KINDS:
-        return _request_expiry(obj, rule, now)
+        return _request_expiry(obj, rule, now).extended(extended)
     if kind is OBJECT_KEEPER:
-        return _keeper_expiry(obj)
+        return _keeper_expiry(obj, now).extended(extended)
     if is_in_trash(kind.kind, obj.metadata):
         return Expiry(instead=IN_TRASH)
     return Expiry(instead=WITH_KEEPER if _keeper(obj) is not None else "")
@@ -186,7 +190,7 @@ def _request_expiry(request: Any, rule: TTLRule, now: UnixNs) -> Expiry:  # noqa
     return Expiry(instead=f"unknown ({verdict.reason})" if isinstance(verdict, Unknown) else "never")
 
 
-def _keeper_expiry(keeper: ObjectKeeper) -> Expiry:
+def _keeper_expiry(keeper: ObjectKeeper, now: UnixNs) -> Expiry:
     at = from_timestamp((keeper.status.expires_at if keeper.status is not None else None) or "")
     if at is not None:
         return Expiry(at)
@@ -195,6 +199,8 @@ def _keeper_expiry(keeper: ObjectKeeper) -> Expiry:
             return Expiry(instead=f"with {followed(keeper)}")
         case KeeperMode.FOLLOW_OBJECT_WITH_TTL if not is_for_ever(keeper):
             return Expiry(instead=f"{keeper.spec.ttl} after {followed(keeper)}")
+        case KeeperMode.TTL if not is_for_ever(keeper):  # it has been made just now
+            return Expiry(decide_keeper(state_of_keeper(keeper, Followed.UNKNOWN), now).deadline)
         case _:
             return Expiry(instead="never" if is_for_ever(keeper) else "")
 

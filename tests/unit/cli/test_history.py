@@ -13,7 +13,8 @@ import pytest
 
 from lapse.cli import main
 from lapse.core.clock import SystemClock
-from lapse.core.timestamps import to_timestamp
+from lapse.core.duration import short
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.objects.trash.rules import IN_TRASH, TRASH, TRASH_STATE, TrashState, to_text
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from tests.past import NAMESPACE, at_store, left, policy, record, rows, store_policy
@@ -535,6 +536,21 @@ def test_extensions_of_a_record_add_up_to_extend_max_and_no_further(
     monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", NAMESPACE)
     address = f"history/{NAMESPACE}/{record(person.state)}"
     assert [main(["extend", address, "1h"]) for _ in range(4)] == [0, 0, 0, 64]
+
+
+def test_the_end_that_is_shown_is_the_one_that_somebody_has_given(person: Person) -> None:
+    young, old = record(person.state, ago="3d"), record(person.state, ago="40d")
+    for name in (young, old):
+        assert main(["extend", f"history/{NAMESPACE}/{name}", "5d"]) == 0
+    person.capsys.readouterr()
+    found = {one["name"]: one for one in person.json("list")["items"]}
+    now = SystemClock.wall_ns()
+    shown = {name: short((from_timestamp(one["expires_at"]) or 0) - now) for name, one in found.items()}
+
+    assert (found[old]["verdict"], found[old]["reason"]) == ("keep", "extended")
+    assert shown[young].startswith("31d") or shown[young] == "32d"
+    assert shown[old].startswith("4d") or shown[old] == "5d"
+    assert "stays: a person has extended it until" in person.json("show", old)["retention"][0]["says"]
 
 
 def test_what_is_over_by_its_number_is_not_extended_for_ever(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.extensions import EXTENDED_UNTIL
 from lapse.engine.view import to_json
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import Located
@@ -75,7 +76,16 @@ def keeper(status: dict[str, Any] | None = None, **spec: object) -> ObjectView:
         (capture(annotations={"lapse.dev/hold": "yes"}), ReadyState(True, "Completed", "m"), "held"),
         (capture(annotations={"lapse.dev/hold": "yes", "lapse.dev/hold-until": "2030-01-01T11:00:00Z"}),
          ReadyState(True, "Completed", "m"), "in 9m"),
+        (capture(annotations={EXTENDED_UNTIL: "2030-01-01T14:00:00Z"}), ReadyState(True, "Completed", "m"), "in 2h"),
+        (capture(annotations={EXTENDED_UNTIL: "2030-01-01T12:00:30Z"}), ReadyState(True, "Completed", "m"), "in 9m"),
+        (capture(annotations={EXTENDED_UNTIL: "soon"}), ReadyState(True, "Completed", "m"),
+         "unknown (unreadable_signal)"),
         (keeper(mode="FollowObject"), ReadyState(), "with vcr/default/nightly"),
+        (look(OBJECT_KEEPER, meta={"creationTimestamp": "2030-01-01T11:00:00Z"}, spec={"mode": "TTL", "ttl": "24h"}),
+         ReadyState(), "in 23h"),
+        (look(OBJECT_KEEPER, meta={"annotations": {EXTENDED_UNTIL: "2030-01-03T12:00:00Z"}},
+              spec={"mode": "TTL", "ttl": "24h"}, status={"phase": "Expiring", "expiresAt": "2030-01-02T12:00:00Z"}),
+         ReadyState(None, "Expiring"), "in 2d"),
         (keeper({"phase": "Tracking"}, mode="FollowObjectWithTTL", ttl="24h"), ReadyState(None, "Tracking"),
          "24h after vcr/default/nightly"),
         (keeper({"phase": "Expiring", "expiresAt": "2030-01-02T13:30:00Z"}, mode="FollowObjectWithTTL", ttl="24h"),

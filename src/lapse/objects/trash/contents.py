@@ -23,9 +23,10 @@ from lapse.engine.domain import Result, deletion_by_person
 from lapse.engine.executor import Executor
 from lapse.engine.journal.port import Outcome
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
 from lapse.engine.trash import BroughtBack, NotInTrashError, PlaceTakenError, TrashEntry
-from lapse.engine.view import Moment
+from lapse.engine.view import Expiry, Moment
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 from lapse.objects.packing.checkpoints import read_checkpoint
@@ -90,14 +91,14 @@ class _Kept(NamedTuple):
 
     def entry(self, place: int, *, ended: UnixNs | None, size: int | None, contains: list[str], way: str) -> TrashEntry:
         item, lasts = self.contents.items[place], self.lasts_ns
-        expires = None if self.created is None or lasts is None else self.created + lasts
+        expires = Expiry(None if self.created is None or lasts is None else self.created + lasts)
         return TrashEntry(
             id=f"{NAME}/{self.meta.name}/{place:04d}",
             address=item.address,
             uid=item.uid,
             domain=self.contents.domain,
             ended_at=Moment.of(ended),
-            expires_at=Moment.of(expires),
+            expires_at=Moment.of(expires.extended(extension_of(self.meta.annotations)).at),
             bytes=size,
             comes_back=way,
             contains=contains,

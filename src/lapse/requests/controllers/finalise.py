@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.engine.safety.extensions import EXTENDED_UNTIL, extension_of
+from lapse.engine.view import Expiry
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import READY, Condition, ready_condition
@@ -134,11 +136,12 @@ class Finaliser:
         """Write the TTL annotation unless there is one; return the request as it is then. ``now`` completes it.
 
         Beside it stands when that will be, for people who look; nothing is decided by it. Of a final request it is
-        corrected only where somebody may have set another TTL for that one. Annotations that leave no room for the two
-        stay as they are: an end must not depend on them.
+        corrected only where somebody may have set another TTL for that one, or has extended it. Annotations that leave
+        no room for the two stay as they are: an end must not depend on them.
         """
         meta = request.metadata
-        if now is None and TTL in meta.annotations and self._policy.request_ttl_mode is TTLMode.SCANNER:
+        is_told = TTL in meta.annotations and EXTENDED_UNTIL not in meta.annotations
+        if now is None and is_told and self._policy.request_ttl_mode is TTLMode.SCANNER:
             return request
         told = self._about_ttl(request, now)
         changes = {name: text for name, text in told.items() if meta.annotations.get(name) != text}
@@ -156,8 +159,10 @@ class Finaliser:
         completed = from_timestamp(known or ("" if now is None else to_timestamp(now)))
         ttl = self._policy.ttl_rule.ttl(annotations)
         lasts = None if ttl is None else ttl.nanoseconds
-        over = None if completed is None or lasts is None else to_timestamp(completed + lasts)
-        return {TTL: annotations.get(TTL, self._policy.request_ttl.go()), EXPIRES_AT: over}
+        over = Expiry(None if completed is None or lasts is None else completed + lasts)
+        at = over.extended(extension_of(annotations)).at
+        told = None if at is None else to_timestamp(at)
+        return {TTL: annotations.get(TTL, self._policy.request_ttl.go()), EXPIRES_AT: told}
 
     async def declare_invalid_ttl(self, kind: Kind[R], request: R, message: str) -> None:
         """Say on a final request that its TTL annotation cannot be read. Says it once."""

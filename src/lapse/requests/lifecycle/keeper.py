@@ -22,6 +22,8 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
+from lapse.engine.safety.extensions import extension_of
+from lapse.engine.view import Expiry
 from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import ObjectKey, metadata_only
@@ -270,7 +272,8 @@ class KeeperController:
         ttl = _ttl(keeper.spec.ttl)
         expires_at = None
         if anchor is not None and ttl is not None and ttl.nanoseconds is not None:
-            expires_at = to_timestamp(anchor + ttl.nanoseconds)
+            at = Expiry(anchor + ttl.nanoseconds).extended(extension_of(keeper.metadata.annotations)).at
+            expires_at = None if at is None else to_timestamp(at)
         status: Json = {"phase": phase, "lostAt": lost_at, "expiresAt": expires_at}
         if _shown(keeper.status) == status:
             return

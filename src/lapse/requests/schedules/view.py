@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import UNREADABLE_EXTENSION
 from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.view import Moment, known
 from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ConditionStatus, ready_condition
@@ -74,13 +76,13 @@ class RunView(Struct, frozen=True):
     artifact: Annotated[str | None, Meta(description="The name of its snapshot or checkpoint, to restore it by")]
     ready: bool
     stays: Annotated[list[str], Meta(description="The tiers in which it has a place; none: it goes")]
+    extended_until: Annotated[Moment | None, Meta(description="The time that a person has given its keeper")] = None
 
     @property
     def why(self) -> str:
         """Say for people why it stays, or that it goes."""
-        if not self.ready:
-            return "not ready"
-        return ", ".join(self.stays) or "superseded"
+        why = (", ".join(self.stays) or "superseded") if self.ready else "not ready"
+        return why if self.extended_until is None else f"{why}, extended until {self.extended_until}"
 
 
 COLUMNS: Final[Columns] = {
@@ -212,6 +214,7 @@ async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
             artifact=artifacts.get(one.metadata.uid),
             ready=one.metadata.uid in usable,
             stays=[str(tier) for tier in tiers.get(one.metadata.uid, ())],
+            extended_until=Moment.of(_extended(one)),
         )
         for one in keepers
     ]
@@ -224,6 +227,11 @@ async def _keepers(store: Reader, schedule: CaptureSchedule) -> list[ObjectKeepe
         for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
         if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
     ]
+
+
+def _extended(keeper: ObjectKeeper) -> int | None:
+    until = extension_of(keeper.metadata.annotations)
+    return None if until == UNREADABLE_EXTENSION else until
 
 
 def _address(keeper: ObjectKeeper) -> str:
