@@ -377,9 +377,17 @@ class LocalService:
         """See `Verbs`. What is held stays."""
         self._demand_domain(asked.domain)
         address = None if asked.address is None else str(self._place.registry.parse(asked.address))
-        done = await (await self._trash()).empty(by=self._caller.name, address=address, domain=asked.domain)
+        trash = await self._trash()
+        done = await trash.empty(by=self._caller.name, address=address, uid=asked.uid, domain=asked.domain)
+        named = address or asked.uid
+        if named is not None and not done:
+            raise NotInTrashError(address=named)
         removed = [entry for entry, result in done if result.problem is None]
-        problems = {entry.address: str(result.problem) for entry, result in done if result.problem is not None}
+        problems: dict[str, str] = {}
+        for entry, result in done:
+            if result.problem is not None:
+                name = f"{entry.address} ({entry.uid})" if entry.address in problems else entry.address
+                problems[name] = str(result.problem)
         return EmptiedTrash(items=removed, problems=problems)
 
     async def undo(self, asked: UndoRequest) -> UndoneView:

@@ -153,16 +153,26 @@ class TrashBin:
         return await self._of(entry).bring_back(entry, by=by)
 
     async def empty(
-        self, *, by: str, domain: str | None = None, address: str | None = None, ended_before: UnixNs | None = None
+        self,
+        *,
+        by: str,
+        domain: str | None = None,
+        address: str | None = None,
+        uid: str | None = None,
+        ended_before: UnixNs | None = None,
     ) -> list[tuple[TrashEntry, Result]]:
-        """End for good what is there: of one domain, of one address, or what was ended before a time; tell of each."""
+        """End for good what is there: of one domain, address or uid, or what was ended before a time; tell of each.
+
+        The address may be that of the only thing that comes back with an entry; of several nobody named the others.
+        """
         done: list[tuple[TrashEntry, Result]] = []
         async for page in self._entries():
             wanted = [
                 one
                 for one in page
                 if domain in {None, one.domain}
-                and address in {None, one.address}
+                and (address in {None, one.address} or one.contains == [address])
+                and uid in {None, one.uid}
                 and (ended_before is None or (one.ended_at is not None and one.ended_at < ended_before))
             ]
             if wanted:

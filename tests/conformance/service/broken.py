@@ -165,6 +165,13 @@ class EmptiesAll(Passing):
         return await self.inner.empty_trash(replace(asked, address=None))
 
 
+class EmptiesAllOfAnAddress(Passing):
+    """Forgets which one of several is meant."""
+
+    async def empty_trash(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.empty_trash(replace(asked, uid=None))
+
+
 class TellsAllOfTheTrash(Passing):
     """Knows no pages of the trash."""
 
@@ -227,6 +234,6 @@ BROKEN = [
     AppliesAll, AppliesWhatItKnows, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies,
     PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
     ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
-    UndoesTheFirst, EmptiesAll, TellsAllOfTheTrash, FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters,
-    NothingIsFrozen, OneError,
+    UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, TellsAllOfTheTrash, FreezesWithoutReason, FirstPageOnly,
+    FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,
 ]  # fmt: skip

@@ -255,6 +255,25 @@ async def the_trash_is_told_in_pages_and_emptied_for_good(world: World) -> None:
         await verbs.undo(UndoRequest(address="thing/a"))
 
 
+@case
+async def of_two_of_one_address_the_trash_is_emptied_of_the_one_that_is_named(world: World) -> None:
+    verbs = world.of(ANN)
+    for _ in range(2):
+        await world.things.add("a")
+        await verbs.delete(DeleteRequest(address="thing/a"))
+        world.elapse(1)
+    first, second = (await verbs.trash(TrashRequest())).items
+    assert first.address == second.address == "thing/a"
+
+    done = await verbs.empty_trash(EmptyTrashRequest(address="thing/a", uid=first.uid))
+    assert [one.uid for one in done.items] == [first.uid]
+    assert [one.uid for one in (await verbs.trash(TrashRequest())).items] == [second.uid]
+    with pytest.raises(NotInTrashError):
+        await verbs.empty_trash(EmptyTrashRequest(address="thing/a", uid=first.uid))
+    with pytest.raises(NotInTrashError):
+        await verbs.empty_trash(EmptyTrashRequest(address="thing/b"))
+
+
 # --- freezes ----------------------------------------------------------------------------------------------------------
 
 

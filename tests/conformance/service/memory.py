@@ -39,7 +39,8 @@ class Things(MemoryDomain):
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
         self.uids: dict[str, str] = {}
-        self.trashed: dict[str, tuple[Thing, Moment]] = {}
+        self.trashed: dict[str, tuple[str, Moment]] = {}
+        """By uid: which name it had, and when it was ended."""
         self._numbers = count(1)
 
     async def add(self, name: str) -> None:
@@ -64,7 +65,7 @@ class Things(MemoryDomain):
         thing = self.things.get(action.handle)
         result = super().end(action)
         if thing is not None and result.outcome is Outcome.ENDED:
-            self.trashed[thing.name] = (thing, Moment(self.kit.now))
+            self.trashed[self.uids[thing.name]] = (thing.name, Moment(self.kit.now))
         return result
 
     @property
@@ -81,30 +82,30 @@ class MemoryTrash:
         self._things = things
 
     async def entries(self, *, after: str | None = None) -> AsyncGenerator[Sequence[TrashEntry], None]:
-        shown = [self._entry(name) for name in sorted(self._things.trashed)]
+        shown = [self._entry(uid) for uid in sorted(self._things.trashed)]
         yield [one for one in shown if after is None or one.id > after]
 
     async def bring_back(self, entry: TrashEntry, *, by: str) -> BroughtBack:
-        name = entry.id.partition("/")[2]
-        if name not in self._things.trashed:
+        if entry.uid not in self._things.trashed:
             raise NotInTrashError(address=entry.address)
+        name, _ = self._things.trashed[entry.uid]
         if name in self._things.things:
             raise PlaceTakenError(address=entry.address)
-        del self._things.trashed[name]
+        del self._things.trashed[entry.uid]
         await self._things.add(name)
         return BroughtBack(address=entry.address, uid=self._things.uids[name], says="Its time begins anew.")
 
     async def empty(self, entries: Sequence[TrashEntry], *, by: str) -> Sequence[Result]:
         for one in entries:
-            del self._things.trashed[one.id.partition("/")[2]]
+            del self._things.trashed[one.uid]
         return [Result(Outcome.ENDED)] * len(entries)
 
-    def _entry(self, name: str) -> TrashEntry:
-        _, ended = self._things.trashed[name]
+    def _entry(self, uid: str) -> TrashEntry:
+        name, ended = self._things.trashed[uid]
         return TrashEntry(
-            id=f"{self.name}/{name}",
+            id=f"{self.name}/{uid}",
             address=str(Address(DOMAIN, None, name)),
-            uid=self._things.uids[name],
+            uid=uid,
             domain=DOMAIN,
             ended_at=ended,
             expires_at=Moment(ended + 24 * HOUR * 1_000_000_000),

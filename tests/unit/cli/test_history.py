@@ -585,6 +585,31 @@ def test_the_undo_of_a_plan_brings_back_what_the_plan_has_ended_and_not_a_later_
     assert back.details["was"] == plan["items"][0]["uid"]
 
 
+def test_the_trash_is_emptied_of_one_of_two_that_had_the_same_address(person: Person) -> None:
+    name = record(person.state, ago="2h")
+    address = f"history/{NAMESPACE}/{name}"
+    (person.folder / "run.json").write_text(json.dumps(person.json("show", name)["object"]))
+    assert main(["delete", address, "--yes"]) == 0
+    person.run("record", "run.json")
+    assert main(["delete", address, "--yes"]) == 0
+    person.capsys.readouterr()
+
+    def listed() -> list[dict[str, Any]]:
+        assert main(["trash", "list", "-o", "json"]) == 0
+        found: list[dict[str, Any]] = json.loads(person.capsys.readouterr().out)["items"]
+        return found
+
+    first, second = listed()
+    assert first["address"] == second["address"] == address
+    assert main(["trash", "list"]) == 0
+    assert first["uid"] in person.capsys.readouterr().out
+    assert main(["trash", "empty", address, "--uid", first["uid"], "--yes"]) == 0
+    person.capsys.readouterr()
+    assert [one["uid"] for one in listed()] == [second["uid"]]
+    assert main(["trash", "empty", address, "--uid", first["uid"], "--yes"]) == 1
+    assert "is not in the trash" in person.capsys.readouterr().err
+
+
 async def _ended_an_hour_ago(store: EmbeddedStore) -> None:
     (keeper,) = (await store.list(OBJECT_KEEPER, labels={TRASH: IN_TRASH})).items
     state = to_text(TrashState(to_timestamp(SystemClock().wall_ns() - 3_600 * 1_000_000_000)))

@@ -203,7 +203,8 @@ def list_trash(
         print_document(output, ViewPage(items, None))
         return ExitCode.DONE
     if items:
-        print_views(items, _TRASH)
+        is_one_each = len({one.address for one in items}) == len(items)
+        print_views(items, _TRASH if is_one_each else {**_TRASH, "uid": "uid"})
     size = sum(one.bytes or 0 for one in items)
     said = f"{len(items)} in the trash, {size} bytes. To bring one back: lapse undo ADDRESS"
     message(said if items else "Nothing is in the trash.")
@@ -229,6 +230,9 @@ def empty_trash(
     /,
     *,
     flags: VerbFlags = VerbFlags(),
+    uid: Annotated[
+        str | None, Parameter(help="Of several of one address, the one with this uid; otherwise all of them.")
+    ] = None,
     domain: Annotated[str | None, Parameter(help="Only of this domain.")] = None,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)] = False,
     cluster: InCluster = False,
@@ -242,8 +246,8 @@ def empty_trash(
     from lapse.cli.input import confirm
     from lapse.engine.verbs.contract import EmptyTrashRequest
 
-    confirm(f"Remove {address or 'everything in the trash'} for good", yes=yes)
-    asked = EmptyTrashRequest(address=address, domain=domain)
+    confirm(f"Remove {address or uid or 'everything in the trash'} for good", yes=yes)
+    asked = EmptyTrashRequest(address=address, uid=uid, domain=domain)
     done = ask(flags, lambda verbs: verbs.empty_trash(asked), cluster=cluster)
     if output.for_programs:
         print_document(output, done)

@@ -247,6 +247,9 @@ class EmptyTrashRequest(VerbRequest, frozen=True, kw_only=True):
     """Remove what lapsed for good, before its time in the trash is over."""
 
     address: Annotated[str | None, Meta(description="Only this one; null: everything")] = None
+    uid: Annotated[
+        str | None, Meta(description="Of several of one address the one with this uid; null: all of them")
+    ] = None
     domain: Annotated[str | None, Meta(description="Only of this domain")] = None
 
 
@@ -308,7 +311,7 @@ class Verbs(Protocol):
         ...
 
     async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
-        """Remove it for good."""
+        """Remove it for good; raises `NotInTrashError` where one is named that is not there."""
         ...
 
     async def freeze(self, asked: FreezeRequest) -> FrozenView:
