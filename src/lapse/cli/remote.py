@@ -19,7 +19,7 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,11 +27,14 @@ from msgspec import Struct
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from lapse.cli.flags import Flags
     from lapse.client import AsyncClient
     from lapse.client.transport import LapseServer
+    from lapse.engine.view import ViewPage
+
+T = TypeVar("T")
 
 SERVER: Final = "LAPSE_SERVER"
 TOKEN: Final = "LAPSE_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -41,6 +44,7 @@ _MOST_BYTES: Final = 1 << 20
 _PLACES: Final = frozenset(
     {"state_dir", "database_url", "workspaces_url", "activity_url", "kube_config", "kube_context", "lease_namespace"}
 )
+_PAGE: Final = 500
 _LISTENS: Final = "0A"
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
@@ -171,6 +175,21 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
         return None
     named = named or os.environ.get(SERVER)
     return None if not named else AsyncClient(named, token_for(named, flags))
+
+
+async def read_pages(
+    page: Callable[[int, str | None], Awaitable[ViewPage[T]]], *, limit: int, after: str | None = None
+) -> ViewPage[T]:
+    """Return the first ``limit`` items of a list, 0 for all; ``page`` asks for so many behind so far."""
+    from lapse.engine.view import ViewPage
+
+    items: list[T] = []
+    while True:
+        found = await page(min(limit - len(items), _PAGE) if limit else _PAGE, after)
+        items += found.items
+        after = found.next
+        if after is None or (limit and len(items) >= limit):
+            return ViewPage(items, after)
 
 
 def token_for(named: str, flags: Flags) -> str:

@@ -1,7 +1,8 @@
 """The verbs of people on a running Lapse, over HTTP, awaited: `lapse.engine.verbs.contract.Verbs`.
 
 Each method is one request, as `lapse.engine.verbs.operations` has it; nothing is decided and nothing is kept here. An
-error of the server is raised as the error that it was (`lapse.client.errors`).
+error of the server is raised as the error that it was (`lapse.client.errors`). What each domain can do beyond the verbs
+is in `lapse.client.nouns`: ``client.keys``, ``client.workspaces`` and so on.
 """
 
 from __future__ import annotations
@@ -9,22 +10,19 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
-
 from lapse import __version__
-from lapse.client.errors import NotLapseError, NotTextError, RemoteError, read_problem, remote_error
+from lapse.client.calls import SUCCESS, ApiCalls
+from lapse.client.errors import NotTextError, RemoteError
+from lapse.client.nouns import RemoteHistory, RemoteKeys, RemoteRequests, RemoteRetention, RemoteWorkspaces
 from lapse.client.transport import LapseServer, ServerTransport, TimeLimits
 from lapse.core.clock import SystemClock
 from lapse.engine.verbs import operations
 from lapse.engine.verbs.operations import API, StatusRequest
-from lapse.engine.view import decode
 
 if TYPE_CHECKING:
     import ssl
 
-    from lapse.client.transport import ServerAnswer
     from lapse.core.clock import Clock
-    from lapse.core.errors import LapseError
     from lapse.engine.explanation import Explanation
     from lapse.engine.journal.view import JournalRowView
     from lapse.engine.plans.plan import Plan
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from lapse.engine.view import ViewPage
 
 T = TypeVar("T")
-_SUCCESS: Final = range(200, 300)
 _DEFAULT_LIMITS: Final = TimeLimits()
 
 
@@ -81,6 +78,12 @@ class AsyncClient:
         self._transport = ServerTransport(
             server=where, token=token, clock=clock or SystemClock(), user_agent=agent, limits=limits, tls=tls
         )
+        self._calls = ApiCalls(self._transport)
+        self.keys = RemoteKeys(self._calls)
+        self.requests = RemoteRequests(self._calls)
+        self.history = RemoteHistory(self._calls)
+        self.retention = RemoteRetention(self._calls)
+        self.workspaces = RemoteWorkspaces(self._calls)
 
     def __repr__(self) -> str:
         """Tell where it asks, and not with what."""
@@ -148,9 +151,9 @@ class AsyncClient:
 
     async def check(self) -> None:
         """Return when the server lets the token in, whatever its scopes; raises otherwise, as every method does."""
-        response = await self._transport.call("GET", f"{API}{operations.STATUS.path}", None)
-        if response.status not in _SUCCESS:
-            error = self._error(response)
+        response = await self._transport.call("GET", f"{API}{operations.STATUS.path}")
+        if response.status not in SUCCESS:
+            error = self._calls.error(response)
             if error.status != HTTPStatus.FORBIDDEN or not isinstance(error, RemoteError):
                 raise error
 
@@ -159,17 +162,4 @@ class AsyncClient:
             target, body = operation.write(asked)
         except UnicodeEncodeError as error:
             raise NotTextError from error
-        response = await self._transport.call(operation.method, f"{API}{target}", body)
-        if response.status not in _SUCCESS:
-            raise self._error(response)
-        try:
-            return decode(response.content, operation.told)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            problem = f"its answer to {operation.verb} has another form"
-            raise NotLapseError(server=self._transport.server, problem=problem) from error
-
-    def _error(self, response: ServerAnswer) -> LapseError:
-        problem = read_problem(response.content)
-        if problem is not None:
-            return remote_error(problem)
-        return NotLapseError(server=self._transport.server, problem=f"it answers with the status {response.status}")
+        return await self._calls.send(operation.method, target, operation.told, body=body)

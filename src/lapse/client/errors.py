@@ -38,6 +38,10 @@ class NotTextError(UsageError):
     """What is asked holds characters that are no valid Unicode, so it cannot be sent."""
 
 
+class TagFormError(UsageError):
+    """This is no ETag: it must stand in double quotes, as the etag of what was shown does, or be an asterisk."""
+
+
 class ServerUnreachableError(LapseError):
     """{server} cannot be reached: {problem}. See whether it runs, and whether the address is right."""
 

@@ -1,7 +1,8 @@
 """The verbs of people on a running Lapse, over HTTP, for programs without an event loop.
 
-The methods are those of `lapse.client.aio.AsyncClient`, derived, not written again. Each call runs on an event loop of
-its own, which ends with it: in the calling thread or, where that has a loop at work (a notebook), in another one.
+The methods are those of `lapse.client.aio.AsyncClient` and of its nouns, derived, not written again. Each call
+runs on an event loop of its own, which ends with it: in the calling thread or, where that has a loop at work (a
+notebook), in another one.
 The types that editors and mypy see are in ``sync.pyi``; a test holds them equal to the methods they stand for.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import cache, wraps
 from inspect import getmembers, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.client.aio import AsyncClient
+from lapse.client.nouns import RemoteNoun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -23,6 +25,13 @@ T = TypeVar("T")
 
 class Client(AsyncClient):
     """`AsyncClient` with methods that return when there is an answer."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401 - as in sync.pyi
+        """See `AsyncClient`."""
+        super().__init__(*given, **named)
+        for name, noun in list(vars(self).items()):
+            if isinstance(noun, RemoteNoun):
+                setattr(self, name, _without_await(type(noun))(self._calls))
 
 
 def _finished(call: Coroutine[Any, Any, T]) -> T:
@@ -42,12 +51,21 @@ def _run(call: Coroutine[Any, Any, T]) -> T:
 
 def _blocking(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
     @wraps(method)
-    def call(self: Client, *asked: Any, **named: Any) -> Any:  # noqa: ANN401 - stands for every signature in sync.pyi
+    def call(self: object, *asked: Any, **named: Any) -> Any:  # noqa: ANN401 - stands for every signature in sync.pyi
         return _finished(method(self, *asked, **named))
 
     return call
 
 
-for _name, _method in getmembers(AsyncClient, iscoroutinefunction):
-    if not _name.startswith("_"):
-        setattr(Client, _name, _blocking(_method))
+def _blocking_methods(kind: type) -> dict[str, Callable[..., Any]]:
+    found = getmembers(kind, iscoroutinefunction)
+    return {name: _blocking(method) for name, method in found if not name.startswith("_")}
+
+
+@cache
+def _without_await(noun: type[RemoteNoun]) -> type[RemoteNoun]:
+    return type(noun.__name__, (noun,), _blocking_methods(noun))
+
+
+for _name, _method in _blocking_methods(AsyncClient).items():
+    setattr(Client, _name, _method)

@@ -18,6 +18,7 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -40,6 +41,8 @@ from lapse.http1.client import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lapse.core.clock import Clock
 
 _TOKEN: Final = re.compile(r"[!-~]+")
@@ -48,6 +51,7 @@ _ATTEMPTS: Final = 3
 _NOT_NOW: Final = frozenset({502, 503, 504})
 _REDIRECTIONS: Final = range(300, 400)
 _MOST_BYTES: Final = 256 << 20
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +137,33 @@ class ServerTransport:
         if self.server.scheme == "http" and not self.server.is_loopback:
             raise TokenInTheClearError(server=self.server)
 
-    async def call(self, method: str, target: str, body: bytes | None) -> ServerAnswer:
-        """Send a request; raises `ServerUnreachableError`, `AnswerMissingError` and `NotLapseError`."""
+    async def call(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> ServerAnswer:
+        """Send a request; raises `ServerUnreachableError`, `AnswerMissingError` and `NotLapseError`.
+
+        Target and ``headers`` are sent as they are: that no line ends stand in them is up to the caller.
+        """
+        request = self._request(method, target, body, headers)
         if method != "GET":
-            return await self._once(method, target, body, self.limits.change)
+            return await self._once(request, self.limits.change)
         for attempt in range(_ATTEMPTS - 1):
             with suppress(ServerUnreachableError, AnswerMissingError):
-                response = await self._once(method, target, body, self.limits.read)
+                response = await self._once(request, self.limits.read)
                 if response.status not in _NOT_NOW:
                     return response
             await self.clock.sleep(backoff(attempt, first=0.2))
         try:
-            return await self._once(method, target, body, self.limits.read)
+            return await self._once(request, self.limits.read)
         except AnswerMissingError as error:  # nothing was to be changed, so there is nothing to be found out
             raise ServerUnreachableError(server=self.server, problem=error.details["problem"]) from error
 
-    async def _once(self, method: str, target: str, body: bytes | None, seconds: float) -> ServerAnswer:
+    async def _once(self, request: bytes, seconds: float) -> ServerAnswer:
         server, limit = self.server, self.limits.connect
         pool = ConnectionPool(ServerAddress(server.host, server.port), connect_seconds=limit, clock=self.clock)
         try:
             async with asyncio.timeout(seconds):
-                response = await self._exchange(pool, self._request(method, target, body))
+                response = await self._exchange(pool, request)
         except (NoConnectionError, ConnectTimeoutError, UnicodeError) as error:  # of a host name that is too long
             raise ServerUnreachableError(server=server, problem=_problem(error, limit)) from error
         except TimeoutError as error:
@@ -179,7 +189,7 @@ class ServerTransport:
                 raise UnreadableResponseError(f"it is larger than {_MOST_BYTES >> 20} MiB")
         return ServerAnswer(head.status, b"".join(pieces))
 
-    def _request(self, method: str, target: str, body: bytes | None) -> bytes:
+    def _request(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
         fields = {
             "Host": self.server.authority,
             "Authorization": f"Bearer {self.token}",
@@ -187,6 +197,7 @@ class ServerTransport:
             "Accept": "application/json",
             "Connection": "close",
             **({} if body is None else {"Content-Type": "application/json", "Content-Length": str(len(body))}),
+            **headers,
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return f"{method} {self.server.prefix}{target} HTTP/1.1\r\n{head}\r\n".encode() + (body or b"")

@@ -465,6 +465,13 @@ class PassView(Struct, frozen=True):
     policies: list[PolicyResult]
 
 
+class Findings(Struct, frozen=True):
+    """Mistakes in policies."""
+
+    findings: list[dict[str, str]]
+    policies: int
+
+
 POLICY_COLUMNS: Final[Columns] = {
     "name": "name",
     "kind": "kind",

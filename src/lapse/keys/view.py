@@ -1,4 +1,4 @@
-"""View of a live key, on the command line and over HTTP alike. Pure."""
+"""Views of keys, on the command line and over HTTP alike. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ class KeyView(Struct, frozen=True):
     value: str | UnsetType
     expires_at: Annotated[str, Meta(description="To the millisecond")]
     ttl_seconds: float
+
+
+class Written(Struct, frozen=True):
+    """What was written."""
+
+    key: str
+    ttl_seconds: int
+
+
+class Inserted(Struct, frozen=True):
+    """For each item, in its order, whether it was inserted."""
+
+    inserted: list[bool]
+
+
+class Found(Struct, frozen=True):
+    """Those of the keys that are live, with their values."""
+
+    values: dict[str, str]
 
 
 def view_of(item: Item, now_ns: int, *, with_value: bool = True) -> KeyView:

@@ -98,6 +98,24 @@ class ObjectView(Struct, frozen=True):
         return Expiry(self.expires_at, self.expires or "").words(now, held=self.held)
 
 
+class ObjectDetails(ObjectView, frozen=True):
+    """An object at a glance and whole."""
+
+    object: Annotated[dict[str, Any] | None, Meta(description="The document; null where the token shows no values")]
+
+    @property
+    def etag(self) -> str | None:
+        """Its version as HTTP has it, for If-Match; None where the document is not shown."""
+        return None if self.object is None else f'"{self.object["metadata"]["resourceVersion"]}"'
+
+
+class Manifests(Struct, frozen=True):
+    """The manifests of a checkpoint in the order of their capture."""
+
+    checkpoint: str
+    items: list[dict[str, Any]]
+
+
 COLUMNS: Final[Columns] = {
     "namespace": "namespace",
     "name": "name",

@@ -143,6 +143,29 @@ class WorkspaceView(Struct, frozen=True):
     created_at: Moment
     deleted_at: Moment | None
 
+    @property
+    def etag(self) -> str:
+        """Its version as HTTP has it, for If-Match."""
+        return etag_of(self)
+
+
+class WorkspaceDetails(WorkspaceView, frozen=True):
+    """A workspace, and where it is opened."""
+
+    url: Annotated[str, Meta(description="Where it is opened")]
+
+
+class Opened(Struct, frozen=True):
+    """An address that opens a workspace, once."""
+
+    url: str
+    expires_at: Moment
+
+
+def etag_of(seen: Workspace | WorkspaceView) -> str:
+    """Return its version as HTTP has it. With the id: one made anew under the same name starts at the same version."""
+    return f'"{seen.id}-{seen.version}"'
+
 
 def address_of(workspace: Workspace) -> Address:
     """Return its address: ``workspace/NAME``."""

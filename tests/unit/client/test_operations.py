@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.client import AsyncClient, sync
+from lapse.client import AsyncClient, nouns, sync
+from lapse.client.calls import ApiCalls
+from lapse.client.nouns import RemoteNoun
+from lapse.client.transport import ServerAnswer
 from lapse.engine.verbs.contract import JournalRequest, PlanRequest, Verbs, WhyRequest
 from lapse.engine.verbs.operations import JOURNAL, OPERATIONS, PLAN, WHY
+from lapse.engine.view import ViewPage
 
 if TYPE_CHECKING:
     from lapse.engine.verbs.operations import VerbOperation
@@ -68,13 +72,40 @@ def methods(path: Path, name: str) -> dict[str, str]:
     }
 
 
+NOUNS = {kind.__name__: kind for kind in RemoteNoun.__subclasses__()}
+
+
 def test_the_stub_has_the_methods_that_it_stands_for() -> None:
-    source = Path(inspect.getfile(AsyncClient))
     stub = Path(inspect.getfile(sync)).with_suffix(".pyi")
 
-    assert methods(stub, "Client") == methods(source, "AsyncClient")
+    assert methods(stub, "Client") == methods(Path(inspect.getfile(AsyncClient)), "AsyncClient")
+    for name in NOUNS:
+        assert methods(stub, f"_{name}") == methods(Path(inspect.getfile(nouns)), name)
 
 
 @pytest.mark.parametrize("name", [one.verb for one in OPERATIONS])
 def test_every_verb_of_the_client_without_await_returns_at_once(name: str) -> None:
     assert not inspect.iscoroutinefunction(getattr(sync.Client, name))
+
+
+def test_the_client_without_await_has_every_noun_without_await() -> None:
+    awaited: Any = AsyncClient("http://localhost:8750", "token")
+    client: Any = sync.Client("http://localhost:8750", "token")
+
+    found = {name: noun for name, noun in vars(client).items() if isinstance(noun, RemoteNoun)}
+    assert {type(noun).__name__ for noun in found.values()} == set(NOUNS)
+    for name, noun in found.items():
+        own = inspect.getmembers(type(getattr(awaited, name)), inspect.iscoroutinefunction)
+        for method, _ in own:
+            assert method.startswith("_") or not inspect.iscoroutinefunction(getattr(noun, method))
+
+
+def test_a_noun_without_await_returns_the_answer() -> None:
+    class Canned:
+        async def call(self, *_: object) -> ServerAnswer:
+            return ServerAnswer(200, b'{"items": [], "next": "b"}')
+
+    client = sync.Client("http://localhost:8750", "token")
+    canned: Any = ApiCalls(Canned())  # type: ignore[arg-type]
+    client.keys._calls = canned  # type: ignore[attr-defined]
+    assert client.keys.list(7) == ViewPage([], "b")

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
-from msgspec import Struct
 from pydantic import Field
 from starlette.responses import Response
 
@@ -35,6 +34,7 @@ from lapse.history.records import write_record
 from lapse.history.retention.passes import PassItem
 from lapse.history.service import Retention
 from lapse.history.view import (
+    Findings,
     JudgedRecord,
     PassView,
     PolicyView,
@@ -94,13 +94,6 @@ class RecordPage(ViewPage[RecordView], frozen=True):
 
 class PolicyPage(ViewPage[PolicyView], frozen=True):
     """Policies by name; pass ``next`` as ``after`` for the following page."""
-
-
-class Findings(Struct, frozen=True):
-    """Mistakes in policies."""
-
-    findings: list[dict[str, str]]
-    policies: int
 
 
 # --- what the routes need --------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from msgspec import Struct
 from pydantic import Field, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
@@ -40,7 +39,7 @@ from lapse.keys.validation import (
     check_ttl,
     check_value,
 )
-from lapse.keys.view import KeyView, view_of
+from lapse.keys.view import Found, Inserted, KeyView, Written, view_of
 from lapse.web.api.errors import (
     ContradictoryConditionsError,
     KeyAbsentError,
@@ -128,25 +127,6 @@ class GetMany(Form):
 
 class KeyPage(ViewPage[KeyView], frozen=True):
     """Live records in byte order of their keys; pass ``next`` as ``after`` for the following page."""
-
-
-class Written(Struct, frozen=True):
-    """What was written."""
-
-    key: str
-    ttl_seconds: int
-
-
-class Inserted(Struct, frozen=True):
-    """For each item, in its order, whether it was inserted."""
-
-    inserted: list[bool]
-
-
-class Found(Struct, frozen=True):
-    """Those of the keys that are live, with their values."""
-
-    values: dict[str, str]
 
 
 # --- what a request names --------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
-from msgspec import Meta, Struct
 from pydantic import Field
 from starlette.responses import Response
 
@@ -44,7 +43,7 @@ from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.expiry import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
 from lapse.requests.registration import REQUESTS
-from lapse.requests.view import ObjectView, keeper_of, typed, view_of
+from lapse.requests.view import Manifests, ObjectDetails, keeper_of, typed, view_of
 from lapse.web.api.errors import VersionChangedError
 from lapse.web.api.forms import (
     DEFAULT_PAGE,
@@ -111,21 +110,8 @@ class NewObject(Form):
     spec: Annotated[dict[str, Any], Field(default={})]
 
 
-class ObjectDetails(ObjectView, frozen=True):
-    """An object at a glance and whole."""
-
-    object: Annotated[dict[str, Any] | None, Meta(description="The document; null where the token shows no values")]
-
-
 class ObjectPage(ViewPage[ObjectDetails], frozen=True):
     """Objects by namespace and name; pass ``next`` as ``after`` for the following page."""
-
-
-class Manifests(Struct, frozen=True):
-    """The manifests of a checkpoint in the order of their capture."""
-
-    checkpoint: str
-    items: list[dict[str, Any]]
 
 
 # --- what the routes need --------------------------------------------------------------------------------------------

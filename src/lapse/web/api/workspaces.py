@@ -75,7 +75,7 @@ from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.target import delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.verbs import Verb, ask
-from lapse.workspaces.view import WorkspaceView, address_of, view_of, without_values
+from lapse.workspaces.view import Opened, WorkspaceDetails, address_of, etag_of, view_of, without_values
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
@@ -135,21 +135,8 @@ class Nothing(WorkspaceForm):
     """No more to say."""
 
 
-class WorkspaceDetails(WorkspaceView, frozen=True):
-    """A workspace, and where it is opened."""
-
-    url: Annotated[str, Meta(description="Where it is opened")]
-
-
 class WorkspacePage(ViewPage[WorkspaceDetails], frozen=True):
     """Workspaces by name; pass ``next`` as ``after`` for the following page."""
-
-
-class Opened(Struct, frozen=True):
-    """An address that opens a workspace, once."""
-
-    url: str
-    expires_at: Moment
 
 
 class BusyLeaseView(Struct, frozen=True):
@@ -348,7 +335,7 @@ class WorkspacesService:
         return sorted(found, key=lambda one: one.name)[:limit]
 
     def _answer(self, found: Workspace, owners: Owners, *, status: int = 200, **headers: str) -> Response:
-        return Answer(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
+        return Answer(self._shown(found, owners), status, headers={"ETag": etag_of(found), **headers})
 
     def _shown(self, found: Workspace, owners: Owners) -> WorkspaceDetails:
         view = view_of(found, self._now())
@@ -370,17 +357,12 @@ def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
     return asked.owner
 
 
-def _tag(found: Workspace) -> str:
-    # With the id: a workspace that was made anew under the same name starts at the same version.
-    return f'"{found.id}-{found.version}"'
-
-
 def _version(request: Request, found: Workspace) -> int | None:
     """Return the version that the change is for; None if the caller does not care."""
     conditions = match_of(request, "a change")
     if not conditions.tags:
         return None
-    if not conditions.matches(_tag(found)):
+    if not conditions.matches(etag_of(found)):
         raise VersionChangedError
     return found.version
 
