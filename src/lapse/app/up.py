@@ -541,6 +541,7 @@ async def _place(
     from lapse.engine.verbs.place import Place
     from lapse.keys.managed import ManagedKeys
     from lapse.keys.registration import KEYS
+    from lapse.settings import show_value
 
     settings, store, clock, record = stores.settings, stores.objects, stores.clock, stores.record
     requests = domains.requests.requests
@@ -573,6 +574,7 @@ async def _place(
         approvals=Approvals(record.safety),
         by_plan=ByPlan(settings.act_by_plan),
         policies=record.approvals(store, clock=clock),
+        frozen_in=show_value(settings.database_url),
         process=facts,
         extend_max=settings.extend_max,
         plan_ttl=settings.plan_ttl,

@@ -292,6 +292,7 @@ class Context:
             approvals=Approvals(await self.notes(), *self._approval_sources()),
             by_plan=ByPlan(settings.act_by_plan),
             policies=await self.approvals(),
+            frozen_in=self.where_frozen,
         )
 
     async def _open_trash(self, holds: HoldLookup, named: Sequence[Kind[Any]]) -> TrashBin:

@@ -337,7 +337,7 @@ class LocalService:
         wanted = Freeze(now, asked.reason or await self._reason_before(asked.domain), self._caller.name)
         row = freeze_row(asked.domain, wanted, reason=FreezeReason.BY_PERSON, now=now)
         await place.freezes.freeze(asked.domain, wanted, row)
-        return FrozenView(domain=asked.domain, frozen=freeze_view(wanted), place=place.name)
+        return FrozenView(domain=asked.domain, frozen=freeze_view(wanted), place=place.frozen_in or place.name)
 
     async def resume(self, asked: ResumeRequest) -> FrozenView:
         """See `Verbs`."""
@@ -350,7 +350,8 @@ class LocalService:
         row, mark = resume_row(domain, by=self._caller.name, now=now), machine_mark(place.clock)
         resumed = await place.freezes.resume(domain, row, mark=mark)
         still = (await place.freezes.load(now)).frozen.get(ALL)
-        return FrozenView(domain=domain, frozen=freeze_view(still), resumed=resumed, place=place.name)
+        where = place.frozen_in or place.name
+        return FrozenView(domain=domain, frozen=freeze_view(still), resumed=resumed, place=where)
 
     async def _let_policy_act(self, name: str) -> FrozenView:
         policies = self._place.policies

@@ -81,7 +81,7 @@ def person(
 
 def test_a_freeze_of_any_domain_is_in_the_one_record(person: Person) -> None:
     said = person.run("freeze", "workspaces")[1]
-    assert said.startswith("Frozen: workspaces in ")
+    assert said.startswith("Frozen: workspaces in postgresql://")
     assert "@" not in said
     person.run("freeze", "requests")
     assert person.frozen() == (set(), {"workspaces", "requests"})

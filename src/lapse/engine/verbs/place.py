@@ -107,6 +107,8 @@ class Place:
     by_plan: ByPlan = _NOTHING_BY_PLAN
     policies: PolicyApprovals | None = None
     """Policies that wait to be looked at."""
+    frozen_in: str = ""
+    """Where it is written what is frozen, for messages; the place itself unless another one is named."""
     process: Callable[[], ProcessFacts] | None = None
     """What runs; None where only the stores are read."""
     extend_max: Duration = _EXTEND_MAX
