@@ -176,6 +176,8 @@ class _Access:
     ) -> _Access:
         """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
         from lapse.engine.running.logins import LoginFailures
+        from lapse.settings import own_folder
+        from lapse.web.auth.running import forget_server, note_server
         from lapse.web.auth.sessions import BrowserSessions
         from lapse.web.auth.state import StateDatabase
         from lapse.web.auth.tokens import TokenStore, owner_of
@@ -185,6 +187,9 @@ class _Access:
         if not endpoints.http.loopback_only and not tokens.any_named():
             raise OpenBindError(address=f"{endpoints.http.host}:{endpoints.http.port}")
         owner_id, _ = owner_of(settings.state_dir, state, tokens)
+        here = own_folder(), endpoints.http.port, settings.state_dir
+        note_server(*here)  # commands of this user find the owner's token by it
+        stack.callback(forget_server, *here)
         return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
 
     async def audited(self, journal: Journal, settings: Settings, stack: AsyncExitStack) -> LoginAudit:

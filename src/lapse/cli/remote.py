@@ -215,15 +215,20 @@ def _is_meant(server: LapseServer) -> bool:
 
 
 def _owner_token(server: LapseServer, flags: Flags) -> str | None:
-    """Return the owner's token, if the server is the ``lapse up`` of this user; None otherwise."""
+    """Return the owner's token, if the server is the ``lapse up`` of this user; None otherwise.
+
+    Its state folder is the one that it has noted itself, or that of the settings if these have its port.
+    """
+    from lapse.settings import own_folder
+    from lapse.web.auth.running import noted_folder
     from lapse.web.auth.tokens import find_owner_token
 
-    if not server.is_loopback or server.prefix:
+    if not server.is_loopback or server.prefix or not listeners_on(server.port) <= {os.geteuid(), 0}:
         return None
     settings = flags.load().settings
-    if server.port != settings.http_port or not listeners_on(server.port) <= {os.geteuid(), 0}:
-        return None
-    return find_owner_token(settings.state_dir)
+    noted = noted_folder(own_folder(), server.port)
+    folders = [*([noted] if noted else []), *([settings.state_dir] if server.port == settings.http_port else [])]
+    return next((found for one in folders if (found := find_owner_token(one)) is not None), None)
 
 
 def listeners_on(port: int) -> set[int]:

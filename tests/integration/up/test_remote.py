@@ -48,3 +48,17 @@ def test_the_owner_needs_no_log_in_on_the_same_machine(start: Start, tmp_path: P
     assert "There is no token for" in unknown.stderr
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["author"].startswith("user ")
+
+
+def test_the_owner_needs_no_settings_of_the_server_on_the_same_machine(start: Start, tmp_path: Path) -> None:
+    server = start()
+    at = f"--server={server.http}"
+    found = lapse("plan", at, "-o", "json", state_dir=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["author"].startswith("user ")
+
+    server.stop()
+    assert list((tmp_path / "lapse" / "running").iterdir()) == []
+    gone = lapse("plan", at, state_dir=tmp_path)
+    assert gone.returncode == 64
+    assert "There is no token for" in gone.stderr

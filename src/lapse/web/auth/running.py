@@ -1,0 +1,56 @@
+"""Servers of this user that run on this machine: the state folder of each, by its port.
+
+``lapse up`` notes where it listens in a file of the user's own folder, so that a command finds the owner's token
+whatever settings the server was started with. A note holds no secret: it names the state folder, in which the token
+lies in a file that only its user can read.
+
+Not guaranteed: that what a note says is so. A server that was killed leaves its note, and the next one on its port
+writes another; whoever reads a note looks whose program listens there before a token is sent.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FOLDER: Final = "running"
+_LONGEST: Final = 4_096
+
+
+def note_server(own: Path, port: int, state_dir: Path) -> None:
+    """Write down which state folder the server of a port has; where that cannot be written, nobody finds it there."""
+    path = own / _FOLDER / str(port)
+    fresh = path.with_name(f"{port}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh.unlink(missing_ok=True)  # of a process that was killed
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(state_dir.absolute()))
+        fresh.replace(path)
+
+
+def forget_server(own: Path, port: int, state_dir: Path) -> None:
+    """Remove the note of a server that ends, unless another one has written its own meanwhile."""
+    if noted_folder(own, port) == state_dir.absolute():
+        with suppress(OSError):
+            (own / _FOLDER / str(port)).unlink(missing_ok=True)
+
+
+def noted_folder(own: Path, port: int) -> Path | None:
+    """Return the state folder of the server of a port, as it was noted; None where nothing is, or not by this user."""
+    path = own / _FOLDER / str(port)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return None
+        text = file.read(_LONGEST)
+    found = type(own)(os.fsdecode(text))
+    return found if text and b"\0" not in text and found.is_absolute() else None
