@@ -197,8 +197,8 @@ class LocalService:
         domain = await place.domain(owner.name)
         now = place.now if asked.at is None else _moment(asked.at, place.now)
         candidate = await domain.find(address)
-        if candidate is None:
-            return await self._gone(address, domain.name, now)
+        if candidate is None or asked.uid not in {None, candidate.uid}:
+            return await self._gone(address, domain.name, now, uid=asked.uid)
         if asked.at is None:  # of another time nobody knows what will be read then
             (fresh,) = await domain.refresh([candidate])
             candidate = fresh or candidate
@@ -213,9 +213,9 @@ class LocalService:
             journal=await self._facts(address, candidate.uid),
         )
 
-    async def _gone(self, address: Address, domain: str, now: UnixNs) -> Explanation:
+    async def _gone(self, address: Address, domain: str, now: UnixNs, *, uid: str | None) -> Explanation:
         """Explain what is not there, from the journal."""
-        rows = await self._place.journal.entries(address=str(address), limit=_ROWS)
+        rows = await self._place.journal.entries(address=str(address), uid=uid, limit=_ROWS)
         if not rows:
             raise NothingThereError(address=address)
         return _epitaph(address, domain, rows, now)

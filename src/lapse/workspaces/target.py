@@ -71,6 +71,8 @@ async def delete_by_person(
     return await store.get(workspace.id)
 
 
+OWNER: Final = "owner"
+"""The detail of a row that names whose workspace it is about."""
 _ENDED: Final = Result(Outcome.ENDED)
 _CHANGED: Final = Result(Outcome.CHANGED)
 _MS: Final = 1_000_000
@@ -129,11 +131,12 @@ class DeletionTarget:
         self._store, self._clock, self._lasts_ns = store, clock, trash_ttl.nanoseconds
 
     async def into_trash(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Action]:
-        """See `lapse.engine.trash.TrashingTarget`: the row says that it is in the trash, and is written by the act."""
-        if self._lasts_ns is None:
-            return actions
-        details = {UNDO_UNTIL: now + self._lasts_ns}
-        return [replace(one, details={**(one.details or {}), **details}) for one in actions]
+        """See `lapse.engine.trash.TrashingTarget`: the row says that it is in the trash, and is written by the act.
+
+        The journal remembers whose it was: that person may ask about it when it is gone.
+        """
+        until = {} if self._lasts_ns is None else {UNDO_UNTIL: now + self._lasts_ns}
+        return [replace(one, details={**(one.details or {}), OWNER: one.handle.owner, **until}) for one in actions]
 
     async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
         """See `WorkspaceTarget`."""

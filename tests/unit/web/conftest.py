@@ -22,6 +22,7 @@ from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.service import LocalService
+from lapse.engine.trash import TrashBin
 from lapse.engine.verbs.place import Place
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
@@ -45,6 +46,7 @@ from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.managed import ManagedWorkspaces
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
+from lapse.workspaces.trash import TrashedWorkspaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.store.port import WorkspaceStore
 
 BASE = "http://localhost:8750"
+TRASH_TTL = Duration.parse("7d")
 JSON = {"Content-Type": "application/json"}
 
 
@@ -134,17 +137,24 @@ async def api(
         interval=Duration.parse("1h"),
         gate=gate,
     )
+
+    async def open_trash() -> TrashBin:
+        return TrashBin(TrashedWorkspaces(workspaces, journal=journal, clock=clock))
+
     place = Place(
         name="here",
         id="test",
         clock=believed,
         registry=REGISTRY,
-        domains={"workspaces": ManagedWorkspaces(workspaces, activity, clock=clock, lease_seconds=30)},
+        domains={
+            "workspaces": ManagedWorkspaces(workspaces, activity, clock=clock, lease_seconds=30, trash_ttl=TRASH_TTL)
+        },
         journal=journal,
         gate=gate,
         freezes=record.safety,
         metrics=metrics,
         secret=b"s" * 32,
+        open_trash=open_trash,
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])
@@ -180,6 +190,7 @@ async def api(
                     clock=clock,
                     metrics=metrics,
                     activity=activity,
+                    trash_ttl=TRASH_TTL,
                 ),
                 status_service=status,
                 places=lambda: PageLinks("http://localhost:8750", "http://localhost:8751"),

@@ -9,6 +9,7 @@ import pytest
 from lapse.engine.verbs.operations import API, OPERATIONS
 from lapse.files.ownership import user_name
 from lapse.web.server.security import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
+from lapse.workspaces.model import WorkspaceId
 
 if TYPE_CHECKING:
     import httpx2
@@ -211,3 +212,64 @@ async def test_the_old_addresses_of_workspaces_say_that_they_are(shop: conftest.
     assert [(one.status_code, one.headers["Deprecation"]) for one in calls] == [(200, "@1794873600")] * 3
     assert [one.json().get("held") for one in calls] == [None, True, False]
     assert "Deprecation" not in (await shop.client.get(f"{API}/workspaces/lab")).headers
+
+
+# --- what is gone -----------------------------------------------------------------------------------------------------
+
+
+async def delete(api: conftest.API, address: str) -> str:
+    done = await api.client.post(f"{API}/delete", json={"address": address})
+    assert done.status_code == 200
+    uid: str = done.json()["uid"]
+    return uid
+
+
+async def test_an_owner_asks_about_and_brings_back_what_was_deleted_of_theirs(shop: conftest.API) -> None:
+    uid = await delete(shop, LAB)
+    why = await ask(shop, ["workspaces:ann"], "GET", f"/why/{LAB}")
+    assert (why.status_code, why.json()["verdict"], why.json()["uid"]) == (200, "gone", uid)
+    assert why.json()["undo"].startswith(f"lapse undo {LAB}, until ")
+    back = await ask(shop, ["workspaces:ann"], "POST", "/undo", {"address": LAB})
+    assert [one["uid"] for one in back.json()["items"]] == [uid]
+
+
+async def test_what_was_deleted_of_somebody_else_is_not_there_for_an_owner(shop: conftest.API) -> None:
+    uid = await delete(shop, LAB)
+    for method, path, body in (
+        ("GET", f"/why/{LAB}", None),
+        ("GET", f"/why/{LAB}?uid={uid}", None),
+        ("POST", "/undo", {"address": LAB}),
+        ("POST", "/undo", {"address": LAB, "uid": uid}),
+    ):
+        refused = await ask(shop, ["workspaces:eve"], method, path, body)
+        assert (refused.status_code, refused.json()["code"]) == (404, "UnknownWorkspaceError")
+    assert (await shop.workspaces.get(WorkspaceId(uid))).deleted_at is not None
+
+
+async def test_of_two_owners_of_one_name_each_sees_only_their_own(shop: conftest.API) -> None:
+    anns = await delete(shop, LAB)
+    await make(shop, "lab", "eve", 9003)
+    eves = await delete(shop, LAB)
+    await make(shop, "lab", "bob", 9004)
+
+    for owner, own, other in (("ann", anns, eves), ("eve", eves, anns)):
+        why = await ask(shop, [f"workspaces:{owner}"], "GET", f"/why/{LAB}")
+        assert why.json()["uid"] == own
+        assert {row["uid"] for row in why.json()["journal"]} == {own}
+        refused = await ask(shop, [f"workspaces:{owner}"], "GET", f"/why/{LAB}?uid={other}")
+        assert refused.status_code == 404
+    alive = await ask(shop, ["workspaces:bob"], "GET", f"/why/{LAB}")
+    assert alive.json()["verdict"] == "keep"
+    assert (await ask(shop, ["workspaces:bob"], "GET", f"/why/{LAB}?uid={anns}")).status_code == 404
+    taken = await ask(shop, ["workspaces:ann"], "POST", "/undo", {"address": LAB})
+    assert (taken.status_code, taken.json()["code"]) == (409, "PlaceTakenError")
+
+
+async def test_an_owner_asks_about_theirs_also_after_it_has_left_the_trash(shop: conftest.API) -> None:
+    await delete(shop, LAB)
+    await shop.client.post(f"{API}/trash/empty", json={})
+
+    why = await ask(shop, ["workspaces:ann"], "GET", f"/why/{LAB}")
+    assert (why.status_code, why.json()["verdict"]) == (200, "gone")
+    assert (await ask(shop, ["workspaces:eve"], "GET", f"/why/{LAB}")).status_code == 404
+    assert (await ask(shop, ["workspaces:ann"], "POST", "/undo", {"address": LAB})).status_code == 404

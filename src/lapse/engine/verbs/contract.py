@@ -84,6 +84,9 @@ class WhyRequest(VerbRequest, frozen=True, kw_only=True):
 
     address: str
     at: Annotated[str | None, Meta(description="The time to answer for: a duration from now, or a time")] = None
+    uid: Annotated[
+        str | None, Meta(description="Of several of one address the one with this uid, there or gone; null: the latest")
+    ] = None
 
 
 class HoldRequest(VerbRequest, frozen=True, kw_only=True):

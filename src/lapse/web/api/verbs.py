@@ -24,18 +24,18 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
-from lapse.core.address import Address
 from lapse.domains import REGISTRY
 from lapse.engine.verbs.contract import Verbs
-from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, VerbOperation
+from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
 from lapse.engine.verbs.place import Caller
 from lapse.engine.view import schemas
 from lapse.keys.registration import KEYS
 from lapse.web.api.errors import ScopeMissingError, WorkspacesNotServedError
 from lapse.web.api.forms import Answer, answer, demand_known, verbs_of
 from lapse.web.api.workspaces import WorkspacesService
-from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, owners_in, sees_values, wanted_scopes
+from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, Owners, owners_in, sees_values, wanted_scopes
 from lapse.web.server.security import PRINCIPAL, Principal
+from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
 
 VerbsOf = Callable[[Caller], Verbs]
@@ -50,37 +50,62 @@ of_things = APIRouter(tags=["verbs"])
 # --- who may ----------------------------------------------------------------------------------------------------------
 
 
-async def demand_right(request: Request, operation: VerbOperation[Any, Any], asked: Any) -> None:  # noqa: ANN401 - of any verb
-    """Refuse what the caller's scopes do not allow, now that it is known what is asked; raises `ScopeMissingError`."""
+async def allowed_request(request: Request, operation: VerbOperation[Any, Any], asked: Any) -> Any:  # noqa: ANN401 - of any verb
+    """Return what is asked, narrowed to what the caller's scopes allow; raises `ScopeMissingError`."""
     principal: Principal = request.scope[PRINCIPAL]
     scopes, route = principal.scopes, request.scope["route"].path
     wanted = wanted_scopes(request.method, route, None)
     if operation.verb in _STEERING:
         wanted = [ADMIN, LEGAL if asked.legal else HOLDS]
     if not scopes.isdisjoint(wanted):
-        return
+        return asked
     if operation.of_thing and asked.address is not None and not getattr(asked, "legal", False):
-        await _demand_own(request, REGISTRY.parse(asked.address), wanted)
-        return
+        return await _own(request, operation, asked, wanted)
     raise ScopeMissingError(wanted=", ".join(wanted))
 
 
-async def _demand_own(request: Request, address: Address, wanted: list[str]) -> None:
+async def _own(
+    request: Request,
+    operation: VerbOperation[Any, Any],
+    asked: Any,  # noqa: ANN401 - of any verb
+    wanted: list[str],
+) -> Any:  # noqa: ANN401 - as above
     """Refuse a thing that is not the caller's own."""
+    address = REGISTRY.parse(asked.address)
     principal: Principal = request.scope[PRINCIPAL]
     owner = REGISTRY.owner_of(address.kind)
     if owner is KEYS:
         own = f"{KEYS.name}:{address.scope}"
         if own not in principal.scopes:
             raise ScopeMissingError(wanted=", ".join([*wanted, own]))
-        return
+        return asked
     owners = owners_in(principal.scopes, request.method)
     if owner is not WORKSPACES or not owners.names:
         raise ScopeMissingError(wanted=", ".join(wanted))
     service: WorkspacesService | None = request.app.state.workspaces
     if service is None:
         raise WorkspacesNotServedError
-    await service.find(address.name, owners)
+    uid = await _uid_of_gone(service, operation, address.name, owners, uid=getattr(asked, "uid", None))
+    return asked if uid is None else msgspec.structs.replace(asked, uid=uid)
+
+
+async def _uid_of_gone(
+    service: WorkspacesService, operation: VerbOperation[Any, Any], name: str, owners: Owners, *, uid: str | None
+) -> str | None:
+    """Refuse somebody else's workspace; of those that are gone, only the caller's own are asked about or brought back.
+
+    Returns the uid of one that is gone, because others may have had its name before or since; None for one that is not.
+    """
+    if operation is not UNDO:
+        try:
+            found = await service.find(name, owners)
+        except UnknownWorkspaceError:
+            if operation is not WHY:
+                raise
+        else:
+            if uid in {None, found.id}:
+                return None
+    return await service.find_gone(name, owners, uid=uid)
 
 
 # --- what is asked, and what is answered ------------------------------------------------------------------------------
@@ -120,8 +145,7 @@ def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) 
 def _handler(operation: VerbOperation[Any, Any]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         asked = await _asked(request, operation)
-        await demand_right(request, operation, asked)
-        told = await getattr(verbs_of(request), operation.verb)(asked)
+        told = await getattr(verbs_of(request), operation.verb)(await allowed_request(request, operation, asked))
         return Answer(_shown(operation, told, request.scope[PRINCIPAL]))
 
     return handle

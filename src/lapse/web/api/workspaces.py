@@ -26,11 +26,12 @@ from msgspec import Meta, Struct
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
+from lapse.core.address import Address
 from lapse.core.clock import Clock
 from lapse.core.duration import NEVER, Duration
 from lapse.engine.explanation import Explanation
 from lapse.engine.journal.audit import tell
-from lapse.engine.journal.port import AuditReason, DeletionReason, Journal
+from lapse.engine.journal.port import AuditReason, DeletionReason, Journal, Outcome
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.verbs.contract import HoldRequest, ReleaseRequest, WhyRequest
 from lapse.engine.view import Moment, ViewPage, fill
@@ -70,15 +71,18 @@ from lapse.workspaces.model import (
     Ms,
     NewWorkspace,
     Workspace,
+    WorkspaceId,
 )
 from lapse.workspaces.store.port import WorkspaceStore
-from lapse.workspaces.target import delete_by_person
+from lapse.workspaces.target import OWNER, delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.verbs import Verb, ask
 from lapse.workspaces.view import Opened, WorkspaceDetails, address_of, etag_of, view_of, without_values
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
+_ROWS: Final = 100
+"""Deletions of one name that are looked at in the journal."""
 _SINCE: Final = "@1794873600"
 """When the verbs of every domain took the place of those of workspaces."""
 
@@ -229,6 +233,24 @@ class WorkspacesService:
         if found.owner not in owners:
             raise UnknownWorkspaceError(workspace=name)
         return found
+
+    async def find_gone(self, name: str, owners: Owners, *, uid: str | None = None) -> str:
+        """Return the uid of a deleted workspace of one of these owners: the last one of the name, or that of ``uid``.
+
+        From the trash, and from the journal what has left it. Raises `UnknownWorkspaceError`, also for somebody else's.
+        """
+        found: list[Workspace] = []
+        after: WorkspaceId | None = None
+        while page := await self.store.trashed(limit=LARGEST_PAGE, after=after):
+            after = page[-1].id
+            found += [one for one in page if one.name == name and one.owner in owners and uid in {None, one.id}]
+        if found:
+            return max(found, key=lambda one: one.deleted_at or 0).id
+        address = str(Address("workspace", None, name))
+        for row in await self._journal.entries(address=address, uid=uid, outcome=Outcome.ENDED, limit=_ROWS):
+            if row.reason == DeletionReason.BY_PERSON and (row.details or {}).get(OWNER) in owners:
+                return row.uid
+        raise UnknownWorkspaceError(workspace=name)
 
     async def one(self, name: str, owners: Owners) -> Response:
         """Answer one workspace."""
