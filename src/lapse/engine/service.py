@@ -435,7 +435,19 @@ class LocalService:
             details={"was": entry.uid},
         )
         await tell(place.journal, row, domain=entry.domain, metrics=place.metrics)
-        return SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)
+        told = SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)
+        return await self._with_end(told)
+
+    async def _with_end(self, told: SteeredView) -> SteeredView:
+        """Add when a thing that came back lapses, and what holds it; it is back, whether or not that can be told."""
+        try:
+            thing, now = await self._find(told.address, DomainVerb.UNDO), self._place.now
+            decision = decided(thing.domain, thing.candidate, now)
+            (hold,) = await holds_of(thing.domain, [_any_action(thing.domain, thing.candidate, decision, now)], now)
+        except LapseError:
+            return told
+        deadline = Moment.of(decision.deadline)
+        return replace(told, hold=hold, deadline=deadline, extended_until=Moment.of(thing.candidate.extended))
 
     def _demand_domain(self, name: str | None, *also: str) -> None:
         known = [*self._place.names, *also]

@@ -19,6 +19,7 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
+from lapse.objects.trash.rules import BROUGHT_BACK
 from lapse.requests.addresses import Located, find_target_kind, locate
 from lapse.requests.api.kinds import (
     CAPTURE_SCHEDULE,
@@ -40,7 +41,7 @@ from lapse.requests.api.upstream import (
     PersistentVolumeClaim,
 )
 from lapse.requests.controllers.claims import restored_by
-from lapse.requests.controllers.ownership import is_kept_by
+from lapse.requests.controllers.ownership import is_kept_by, is_made_for
 from lapse.requests.expiry import NotDeletableError
 from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
@@ -348,6 +349,8 @@ async def _demand_its_own(store: ObjectStore, source: Located, request: VolumeCa
     kind = next((one for one in SOURCE_KINDS if one.kind == ref.kind), None)
     found = None if kind is None else await read_or_none(store, kind, ObjectKey(None, ref.name))
     keeper = await keeper_of(store, source.kind, request.metadata.uid)
+    if found is not None and BROUGHT_BACK in request.metadata.annotations and is_made_for(request, found):
+        return  # its keeper may be another one by now
     if kind is None or (found is not None and not is_kept_by(keeper, found.metadata)):
         raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
 

@@ -13,6 +13,7 @@ from lapse.objects.trash.rules import TrashKinds
 from lapse.requests.addresses import ARTIFACT_KINDS
 from lapse.requests.api.kinds import CHECKPOINT_KINDS, OBJECT_KEEPER, REQUEST_KINDS
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.controllers.ownership import requested_from
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -40,6 +41,7 @@ TRASH_KINDS: Final = TrashKinds(
     artifacts=ARTIFACT_KINDS,
     records=REQUEST_KINDS,
     size_of=_size_of,
+    made_for=requested_from,
 )
 
 

@@ -19,7 +19,7 @@ from lapse.engine.safety.holds import hold_of
 from lapse.engine.view import Expiry, Moment, known
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
-from lapse.objects.trash.rules import is_in_trash
+from lapse.objects.trash.rules import first_uid, is_in_trash
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (
@@ -39,6 +39,7 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
+from lapse.requests.controllers.ownership import requested_from
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 from lapse.requests.expiry import decide, finished
 from lapse.requests.lifecycle.keeper import Followed, is_for_ever
@@ -281,26 +282,9 @@ def is_listed(kind: Kind[Any], obj: Any, kinds: Sequence[Kind[Any]], namespace: 
     """
     if not kinds and is_in_trash(kind.kind, obj.metadata):
         return False
-    if namespace is not None and namespace != (obj.metadata.namespace or _requested_from(kind, obj)):
+    if namespace is not None and namespace != (obj.metadata.namespace or requested_from(kind, obj)):
         return False
     return bool(kinds) or kind is not PERSISTENT_VOLUME or _keeper(obj) is not None
-
-
-def _requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``
-    """Return the namespace of the request that an object without one was made for."""
-    source: str | None
-    match kind.kind:
-        case OBJECT_KEEPER.kind:
-            source = obj.spec.follow_object_ref and obj.spec.follow_object_ref.namespace
-        case VOLUME_SNAPSHOT_CONTENT.kind:
-            source = obj.spec.volume_snapshot_ref.namespace
-        case PERSISTENT_VOLUME.kind:
-            source = obj.spec.claim_ref and obj.spec.claim_ref.namespace
-        case MANIFEST_CHECKPOINT.kind:
-            source = obj.spec.source_namespace
-        case _:
-            source = None
-    return source
 
 
 async def read_or_none(store: Reader, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
@@ -350,7 +334,7 @@ async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: T
     for fact in _own(place.kind, obj):
         yield fact
     related = list(_references(place, obj))
-    keeper = await keeper_of(store, place.kind, obj.metadata.uid)
+    keeper = await keeper_of(store, place.kind, first_uid(obj.metadata))
     if keeper is not None:
         related.append(("keeper", Located(OBJECT_KEEPER, keeper.metadata.key)))
     for kind in ARTIFACT_KINDS if place.kind is OBJECT_KEEPER else ():

@@ -8,9 +8,30 @@ import pytest
 
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
-from lapse.engine.verbs.contract import ExtendRequest
+from lapse.engine.verbs.contract import (
+    ExtendRequest,
+    HoldRequest,
+    PlanRequest,
+    ReleaseRequest,
+    TrashRequest,
+    UndoRequest,
+    WhyRequest,
+)
+from lapse.kube.resources import ObjectKey
+from lapse.objects.holds.steering import PassedOnHoldError
+from lapse.objects.trash.rules import BROUGHT_BACK
 from lapse.requests.addresses import Located
-from lapse.requests.api.kinds import EXPIRES_AT, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import (
+    EXPIRES_AT,
+    MANIFEST_CAPTURE_REQUEST,
+    OBJECT_KEEPER,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    KeeperMode,
+)
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.lifecycle.policy import RequestPolicy
+from lapse.requests.submission import Restore, SourceError
 from lapse.requests.view import read_views
 from tests.integration.requests.people import person
 from tests.integration.requests.world import World, content_key, kind_of, opened
@@ -20,6 +41,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SERVICES = {"trash_ttl": Duration.parse("7d")}
+FOLLOWING = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
+DAY = 86_400
 
 
 @pytest.fixture
@@ -55,8 +78,164 @@ async def test_a_list_and_the_status_show_the_end_that_a_person_has_given(world:
     told = await ann.extend(ExtendRequest(address=snapshot, time="5h"))
     await world.settle()
     assert (await shown(world))[address(keeper)].expires_at == told.deadline
-    assert from_timestamp((await world.keeper(request)).status.expires_at) == told.deadline  # type: ignore[union-attr,arg-type]
+    status = (await world.keeper(request)).status
+    assert status is not None
+    assert from_timestamp(status.expires_at or "") == told.deadline
     await world.live(hours=26, step=600)
     assert await world.exists(keeper), "its keeper stays with it, because an artifact has no time of its own"
     await world.live(hours=4, step=600)
     assert not await world.exists(keeper)
+
+
+# --- hold of what came back -------------------------------------------------------------------------------------------
+
+
+async def test_a_hold_on_a_request_that_came_back_covers_its_old_keeper_and_artifact(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    keeper, content = await world.keeper(request), await world.store.get(VOLUME_SNAPSHOT_CONTENT, content_key(request))
+    await world.live(minutes=11)
+    ann = person(world)
+    (back,) = (await ann.undo(UndoRequest(address=address(request)))).items
+    assert address(keeper) in (back.says or "")
+    assert back.hold is not None
+    for one in (keeper, content):
+        told = await ann.why(WhyRequest(address=address(one)))
+        assert told.hold == back.hold, "the hold that an undo places counts for them, too"
+
+    await ann.release(ReleaseRequest(address=address(request)))
+    assert (await ann.why(WhyRequest(address=address(keeper)))).hold is None
+    await ann.hold(HoldRequest(address=address(request), reason="audit"))
+    await world.live(hours=10 * 24, step=DAY / 4)
+    await world.requests.upkeep.tick()
+    assert await world.exists(keeper)
+    assert await world.exists(content)
+    told = await ann.why(WhyRequest(address=address(content)))
+    assert (told.verdict, told.hold and told.hold.reason) == ("keep", "audit")
+    with pytest.raises(PassedOnHoldError, match="done"):
+        await ann.release(ReleaseRequest(address=address(keeper)))
+
+    await ann.release(ReleaseRequest(address=address(request)))
+    await world.live(hours=1, step=600)
+    assert not await world.exists(keeper)
+
+
+@pytest.mark.parametrize("legal", [False, True], ids=["plain", "legal"])
+async def test_a_hold_on_a_request_that_came_back_covers_its_artifact_in_the_trash_and_out_of_it(
+    tmp_path: Path,
+    legal: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    async with opened(tmp_path, policy=FOLLOWING, services=SERVICES) as world:
+        request = await world.completed(MANIFEST_CAPTURE_REQUEST)
+        keeper = await world.keeper(request)
+        checkpoint = f"checkpoint/{request.status.checkpoint_name}"
+        await world.live(minutes=12)
+        assert not await world.exists(keeper)
+        ann, ben = person(world), person(world, "ben")
+        await ann.undo(UndoRequest(address=address(request)))
+        await ann.hold(HoldRequest(address=address(request), reason="audit", legal=legal, replace=True))
+        await world.live(hours=10 * 24, step=DAY / 4)
+        assert (await ann.trash(TrashRequest(domain="keepers"))).items, "it stays in the trash past its time"
+
+        (back,) = (await ann.undo(UndoRequest(address=checkpoint))).items
+        assert (await ann.why(WhyRequest(address=back.address))).hold is not None
+        await world.live(hours=10 * 24, step=DAY / 4)
+        await world.requests.upkeep.tick()
+        assert (await ann.why(WhyRequest(address=checkpoint))).hold is not None
+        await ben.release(ReleaseRequest(address=address(request), legal=legal))
+        await world.live(hours=1, step=600)
+        assert (await ann.why(WhyRequest(address=back.address))).verdict == "gone"
+        assert not [one for one in await world.all(OBJECT_KEEPER) if "lapse.dev/hold" in one.metadata.annotations]
+
+
+async def test_a_hold_that_came_back_again_covers_what_was_made_under_the_first_uid(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    ann = person(world)
+    for _ in range(2):
+        await world.live(minutes=11)
+        await ann.undo(UndoRequest(address=address(request)))
+        await ann.release(ReleaseRequest(address=address(request)))
+    await world.hold(await world.store.get(VOLUME_CAPTURE_REQUEST, request.metadata.key))
+    await world.caught_up()
+    await world.requests.upkeep.tick()
+    told = await ann.why(WhyRequest(address=f"snapshot/{content_key(request).name}"))
+    assert told.hold is not None, "also a hold that somebody wrote by hand"
+
+
+async def test_no_hold_is_passed_on_to_what_another_request_has_made(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    keeper = await world.keeper(request)
+    forged = await world.store.create(
+        VOLUME_CAPTURE_REQUEST,
+        {
+            "metadata": {"namespace": "other", "name": "done", "annotations": {BROUGHT_BACK: request.metadata.uid}},
+            "spec": VOLUME_CAPTURE_REQUEST.body(request)["spec"],
+        },
+    )
+    await world.store.patch_status(
+        VOLUME_CAPTURE_REQUEST, forged.metadata.key, VOLUME_CAPTURE_REQUEST.body(request)["status"]
+    )
+    await person(world).hold(HoldRequest(address=address(forged), reason="mine now"))
+    assert "lapse.dev/hold" not in (await world.fresh(keeper)).metadata.annotations
+    restore = Restore.checked("r", namespace="other", source=address(forged), to=None, claim=None)
+    with pytest.raises(SourceError, match="was not made for it"):
+        await restore.ask(world.store)
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["the request", "the request and the keeper", "the request, and the keeper came back"])
+async def test_a_request_that_came_back_can_be_restored_from_as_long_as_its_artifact_is_there(
+    world: World, ends: str
+) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    keeper, content = await world.keeper(request), await world.store.get(VOLUME_SNAPSHOT_CONTENT, content_key(request))
+    await world.live(minutes=11)
+    ann = person(world)
+    if ends != "the request":
+        await world.live(hours=25, step=600)
+        assert not await world.exists(keeper)
+    await ann.undo(UndoRequest(address=address(request)))
+    if "came back" in ends:
+        await ann.undo(UndoRequest(address=address(content)))
+    await Restore.checked("r", namespace="shop", source=address(request), to=None, claim=None).ask(world.store)
+    restore = await world.store.get(VOLUME_RESTORE_REQUEST, ObjectKey("shop", "r"))
+    assert (restore.spec.source_ref.name, restore.spec.source_ref.uid) == (content.metadata.name, content.metadata.uid)
+    await world.settle()
+    await world.provision(restore)
+    await world.settle()
+    assert await world.reason(restore) == "Completed"
+
+
+async def test_a_detached_volume_that_came_back_can_be_restored(world: World) -> None:
+    claim = await world.volume("data")
+    request = await world.capture("detach", claim, mode="Detach")
+    await world.settle()
+    await world.report(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"), {"phase": "Released"})
+    await world.live(hours=26, step=600)
+    ann = person(world)
+    await ann.undo(UndoRequest(address="volume/pv-data"))
+    await ann.undo(UndoRequest(address=address(request)))
+    await Restore.checked("r", namespace="shop", source=address(request), to=None, claim=None).ask(world.store)
+    await world.settle()
+    restore = await world.store.get(VOLUME_RESTORE_REQUEST, ObjectKey("shop", "r"))
+    assert await world.reason(restore) is None, "it waits for its claim, and is not refused"
+
+
+# --- what came back is found ------------------------------------------------------------------------------------------
+
+
+async def test_what_an_undo_brought_back_is_in_the_lists_and_in_a_plan_with_its_end(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    snapshot = f"snapshot/{content_key(request).name}"
+    await world.live(hours=26, step=600)
+    ann = person(world)
+    (back,) = (await ann.undo(UndoRequest(address=snapshot))).items
+    await world.caught_up()
+    assert back.address.startswith("keeper/back-")
+    assert snapshot in (back.says or "")
+    assert back.deadline == (await shown(world))[back.address].expires_at is not None
+    assert snapshot in await shown(world)
+    plan = await ann.plan(PlanRequest(within="8d"))
+    (item,) = [one for one in plan.items if one.address == back.address]
+    assert (item.takes_along, item.due_at) == ([snapshot], back.deadline)

@@ -48,6 +48,7 @@ from lapse.kube.errors import ConflictError, ForbiddenError, NotFoundError, Unkn
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 from lapse.objects.holds.cluster import references
 from lapse.objects.holds.passed_on import MARK_NAMES, PASSED_ON, REPLACED, hold_marks, passed_on, source_of
+from lapse.objects.trash.rules import first_uid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -195,12 +196,11 @@ class Steering:
         if own_hold_of(found.metadata.annotations) is None:
             await self._forget(place, found)
 
-    async def complete(self, place: ObjectPlace) -> None:
-        """Pass a legal hold on to what came to be owned since it was placed."""
+    async def complete(self, place: ObjectPlace) -> Sequence[ObjectPlace]:
+        """Pass a hold on to what follows the object, and a legal one to what it owns; return what that is by now."""
         found = await self._read(place)
         hold = own_hold_of(found.metadata.annotations)
-        if hold is not None and hold.is_legal:
-            await self._pass_on(place, found, is_legal=True)
+        return [] if hold is None else await self._pass_on(place, found, is_legal=hold.is_legal)
 
     async def take_back(self, place: ObjectPlace) -> None:
         """Remove a hold that was passed on to an object, if nothing above it has that hold any more."""
@@ -215,10 +215,12 @@ class Steering:
 
     # --- passing on ---------------------------------------------------------------------------------------------------
 
-    async def _pass_on(self, place: ObjectPlace, held: Object, *, is_legal: bool) -> None:
+    async def _pass_on(self, place: ObjectPlace, held: Object, *, is_legal: bool) -> list[ObjectPlace]:
         marks, uid = hold_marks(held.metadata.annotations), source_of(held.metadata.annotations) or place.uid
-        for one in await self._beyond(place, held, is_owned_too=is_legal):
+        beyond = await self._beyond(place, held, is_owned_too=is_legal)
+        for one in beyond:
             await self._change_if_allowed(one, lambda told: passed_on(told.metadata.annotations, marks, uid=uid))
+        return beyond
 
     async def _take_back(self, place: ObjectPlace, found: Object) -> None:
         """Remove what was passed on from here, or from where this hold came from; what is farthest first."""
@@ -308,8 +310,17 @@ class Steering:
         )
         try:
             return place, await self._read(place)
-        except (NotFoundError, ConflictError):
+        except _AnotherError:
+            return await self._brought_back(place)
+        except NotFoundError:
             return None
+
+    async def _brought_back(self, place: ObjectPlace) -> tuple[ObjectPlace, Object] | None:
+        """Return what came back from the trash in the place of an object; None when it is another one."""
+        found: Object = await self._store.get(metadata_only(place.kind), place.key)
+        if first_uid(found.metadata) != place.uid:
+            return None
+        return place._replace(uid=found.metadata.uid), found
 
     async def _forget(self, place: ObjectPlace, found: Object) -> None:
         """Take the notes of an object from its owners, and give them back if somebody has held it meanwhile."""

@@ -3,7 +3,7 @@
 The admission policy of a cluster has no clock: it refuses the deletion of whatever carries a mark. So a hold whose end
 has passed is removed here, on the kinds that are watched; and so is an entry of a note on an owner whose object is
 gone, or is not held any more. An object that comes to be owned by one under a legal hold is marked as well, and one
-whose owner was released is released.
+whose owner was released is released. A hold on what came back from the trash reaches the keepers of what it has made.
 
 Only what carries a mark is looked at: a cluster without holds costs nothing. Each removal is decided again on what the
 store itself says, and compares its version. Doubt keeps: nothing is removed while the clock is in doubt, and no mark of
@@ -25,6 +25,7 @@ from lapse.kube.errors import NotFoundError, UnknownKindError
 from lapse.kube.resources import metadata_only
 from lapse.objects.holds.passed_on import source_of
 from lapse.objects.holds.steering import ObjectPlace, read_path
+from lapse.objects.trash.rules import BROUGHT_BACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +93,7 @@ class HoldUpkeep:
             _log.info("hold_ended", kind=place.kind.kind, name=str(place.key))
         elif source_of(annotations) is not None and not place.kind.follows:
             await self._steering.take_back(place)  # what follows its source has a controller that looks after it
-        if hold is not None and hold.is_legal and await self._is_missing(place):
+        if hold is not None and (BROUGHT_BACK in annotations or (hold.is_legal and await self._is_missing(place))):
             await self._steering.complete(place)
         over = [one.uid for one in held_dependents(annotations) if await self._is_over(one, now)]
         if over:

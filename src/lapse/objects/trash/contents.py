@@ -3,7 +3,7 @@
 Bringing back an artifact gives it a fresh keeper in mode TTL, which keeps it for as long as the trash did. Bringing
 back a packed object creates it again, without uid, version and dead owners; it is held for as long, so that no limit
 ends it at once, or another one for it. A request comes back with the status that it had, so nobody carries it out
-again: until that is written, an annotation says the same (`BROUGHT_BACK`).
+again: until that is written, an annotation says the same (`BROUGHT_BACK`). Its hold covers what it has made.
 
 Guarantees. Each step can be repeated, and an interrupted one is gone on with. What came back is not listed any more.
 What changed its mind is believed: an object that was packed and not ended after all is not in the trash.
@@ -27,8 +27,10 @@ from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
 from lapse.engine.trash import BroughtBack, NotInTrashError, PlaceTakenError, TrashEntry
 from lapse.engine.view import Expiry, Moment
-from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
+from lapse.objects.holds.passed_on import MARK_NAMES
+from lapse.objects.holds.steering import ObjectPlace
 from lapse.objects.packing.checkpoints import read_checkpoint
 from lapse.objects.packing.chunks import ManifestsUnreadableError, pack
 from lapse.objects.target import ObjectHandle, ObjectTarget
@@ -36,6 +38,7 @@ from lapse.objects.trash.moves import owner_of
 from lapse.objects.trash.rules import (
     BROUGHT_BACK,
     IN_TRASH,
+    MADE_FOR,
     TRASH,
     TRASH_STATE,
     TrashContents,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.journal.port import Journal
     from lapse.kube.resources import Json, Kind, ObjectMeta
+    from lapse.objects.holds.steering import Steering
     from lapse.objects.port import HoldLookup
     from lapse.objects.trash.moves import ObjectTrash
 
@@ -115,12 +119,13 @@ class TrashedObjects:
         trash: ObjectTrash,
         *,
         holds: HoldLookup,
+        steering: Steering,
         journal: Journal,
         clock: Clock,
         metrics: Metrics | None = None,
     ) -> None:
         """List nothing yet; ``metrics`` are those of the process, if anybody can ask for them."""
-        self._trash, self._store, self._kinds = trash, trash.store, trash.kinds
+        self._trash, self._store, self._kinds, self._steering = trash, trash.store, trash.kinds, steering
         self._holds, self._journal, self._clock, self._metrics = holds, journal, clock, metrics
 
     # --- listing ------------------------------------------------------------------------------------------------------
@@ -254,9 +259,10 @@ class TrashedObjects:
         artifacts = await self._artifacts(kept)
         if not artifacts:
             raise NotInTrashError(address=entry.address)
-        fresh = await self._fresh_keeper(kept)
+        fresh = await self._fresh_keeper(kept, made_for=self._kinds.made_for(*artifacts[0]))
         for kind, found in artifacts:
             await self._give(kind, found.metadata, kept.meta.uid, fresh)
+        await self._forget_hold(kept)
         names = [str(kind.address(one.metadata.key)) for kind, one in artifacts]
         return BroughtBack(
             address=str(self._kinds.keeper.address(fresh.key)),
@@ -264,11 +270,16 @@ class TrashedObjects:
             says=f"a new keeper keeps {', '.join(names)} for {kept.keeper.spec.ttl}",
         )
 
-    async def _fresh_keeper(self, kept: _Kept) -> ObjectMeta:
-        """Return the keeper that artifacts come back to; its name follows from the trash keeper, so it is made once."""
+    async def _fresh_keeper(self, kept: _Kept, *, made_for: str | None) -> ObjectMeta:
+        """Return the keeper that artifacts come back to; its name follows from the trash keeper, so it is made once.
+
+        What held the trash keeper holds it as well: they keep the same.
+        """
         name = f"back-{kept.meta.uid}"
+        marks = {one: kept.meta.annotations[one] for one in MARK_NAMES if one in kept.meta.annotations}
+        annotations = {**marks, BROUGHT_BACK: kept.contents.items[0].uid, **({MADE_FOR: made_for} if made_for else {})}
         body: Json = {
-            "metadata": {"name": name, "annotations": {BROUGHT_BACK: kept.contents.items[0].uid}},
+            "metadata": {"name": name, "annotations": annotations},
             "spec": {"mode": "TTL", "ttl": kept.keeper.spec.ttl},
         }
         try:
@@ -277,6 +288,14 @@ class TrashedObjects:
             made = await self._store.get(self._kinds.keeper, ObjectKey(None, name))
         found: ObjectMeta = made.metadata
         return found
+
+    async def _forget_hold(self, kept: _Kept) -> None:
+        """Take the hold from a trash keeper that keeps nothing any more: nobody would release it there."""
+        marks = {one: None for one in MARK_NAMES if one in kept.meta.annotations}
+        if marks:
+            with suppress(NotFoundError, ForbiddenError):
+                body = {"metadata": {"annotations": marks}}
+                await self._store.patch(self._kinds.keeper, kept.meta.key, body, uid=kept.meta.uid)
 
     async def _give(self, kind: Kind[Any], seen: ObjectMeta, trash: str, keeper: ObjectMeta) -> None:
         """Make a keeper the one that manages an artifact, in place of the trash and of keepers that are gone."""
@@ -315,14 +334,17 @@ class TrashedObjects:
             made = await self._store.get(whole, ObjectKey(body["metadata"].get("namespace"), body["metadata"]["name"]))
             if made.metadata.uid == entry.uid:
                 raise NotInTrashError(address=entry.address) from None  # it was not ended after all
-            if made.metadata.annotations.get(BROUGHT_BACK) != entry.uid:
+            if made.metadata.annotations.get(BROUGHT_BACK) != body["metadata"]["annotations"][BROUGHT_BACK]:
                 raise PlaceTakenError(address=entry.address) from None
         meta = made.metadata
         says = f"it has the new uid {meta.uid}, and is held until {body['metadata']['annotations'][HOLD_UNTIL]}"
         if is_one_of(kind, self._kinds.records):
             if document.get("status"):
                 await self._store.patch_status(whole, meta.key, document["status"], uid=meta.uid)
-            says = f"as a record: it is not carried out again; {says}"
+            held = await self._steering.complete(ObjectPlace(kind, meta.key, meta.uid))
+            names = [str(one.kind.address(one.key)) for one in held]
+            also = f", with what it has made ({', '.join(names)})" if names else ""
+            says = f"as a record: it is not carried out again; {says}{also}"
         return BroughtBack(address=entry.address, uid=meta.uid, says=says)
 
     async def _again(self, document: Json, kept: _Kept, *, by: str) -> Json:
@@ -336,7 +358,7 @@ class TrashedObjects:
         lasts = kept.lasts_ns or 0
         metadata["annotations"] = {
             **(was.get("annotations") or {}),
-            BROUGHT_BACK: was["uid"],
+            BROUGHT_BACK: (was.get("annotations") or {}).get(BROUGHT_BACK) or was["uid"],
             HOLD: "true",
             HOLD_REASON: f"brought back from the trash by {by}",
             HOLD_UNTIL: to_timestamp(self._clock.wall_ns() + lasts),

@@ -33,7 +33,9 @@ TRASH_CONTENTS: Final = "lapse.dev/trash-contents"
 TRASH_STATE: Final = "lapse.dev/trash-state"
 """On a trash keeper of packed things: the JSON of `TrashState`; without it, it is not known what was ended."""
 BROUGHT_BACK: Final = "lapse.dev/brought-back"
-"""On an object that came back from the trash: the uid that it had before."""
+"""On an object that came back from the trash: the uid that it had first, before it was ever there."""
+MADE_FOR: Final = "lapse.dev/made-for"
+"""On a keeper that was made when artifacts came back: the namespace of the request that had made them."""
 _KEEPER: Final = "ObjectKeeper"
 _IN_TRASH: Final = frozenset(
     {_KEEPER, "ManifestCheckpoint", "ManifestCheckpointContentChunk", "VolumeSnapshotContent", "PersistentVolume"}
@@ -95,7 +97,7 @@ class TrashState(msgspec.Struct, frozen=True):
     """The places of those that are not in the trash: not ended after all, or brought back."""
 
 
-def _no_size(_kind: Kind[Any], _obj: Any) -> int | None:  # noqa: ANN401 - an object of the kind
+def _unknown(_kind: Kind[Any], _obj: Any) -> None:  # noqa: ANN401 - an object of the kind
     return None
 
 
@@ -109,8 +111,10 @@ class TrashKinds:
     """What keepers own, and what goes to the trash as it is."""
     records: tuple[Kind[Any], ...] = ()
     """What comes back with its status, so that nobody carries it out again."""
-    size_of: Callable[[Kind[Any], Any], int | None] = field(default=_no_size)
+    size_of: Callable[[Kind[Any], Any], int | None] = field(default=_unknown)
     """Returns the bytes that an artifact costs; None where that is not known."""
+    made_for: Callable[[Kind[Any], Any], str | None] = field(default=_unknown)
+    """Returns the namespace of the request that has made an artifact; None where that is not known."""
 
     def is_keeper(self, kind: Kind[Any]) -> bool:
         """Whether objects of a kind are keepers."""
@@ -127,6 +131,11 @@ class TrashKinds:
 def is_one_of(kind: Kind[Any], kinds: Iterable[Kind[Any]]) -> bool:
     """Whether a kind is one of several, whatever it is read as."""
     return any((one.api_version, one.kind) == (kind.api_version, kind.kind) for one in kinds)
+
+
+def first_uid(meta: ObjectMeta) -> str:
+    """Return the uid that an object had before it was ever in the trash; what it made is named after that."""
+    return meta.annotations.get(BROUGHT_BACK) or meta.uid
 
 
 def trash_name(uid: str) -> str:

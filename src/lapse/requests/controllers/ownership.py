@@ -16,20 +16,38 @@ from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, OwnerReference
-from lapse.requests.addresses import Located, keeper_name
-from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, RUN, SCHEDULE, SCHEDULED_AT, KeeperMode
+from lapse.objects.trash.rules import MADE_FOR, first_uid
+from lapse.requests.addresses import Located, checkpoint_name, keeper_name, snapshot_name
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    RUN,
+    SCHEDULE,
+    SCHEDULED_AT,
+    KeeperMode,
+    ManifestCheckpoint,
+)
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    VOLUME_SNAPSHOT_CONTENT,
+    ObjectReference,
+    PersistentVolume,
+    VolumeSnapshotContent,
+)
 from lapse.requests.lifecycle.events import EventReason, made
 from lapse.requests.lifecycle.policy import artifact_ttl
 
 if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
     from lapse.requests.lifecycle.policy import RequestPolicy
 
+_SOURCES: Final[dict[str, Kind[Any]]] = {one.kind: one for one in (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)}
 UID_BARRIER_SECONDS: Final = 1.0
 """How soon to look again for a keeper whose uid is not known yet."""
 
@@ -139,6 +157,70 @@ def is_kept_by(keeper: ObjectKeeper | None, artifact: ObjectMeta) -> bool:
     """Whether a keeper is the controller owner of an artifact."""
     owner = artifact.controller
     return keeper is not None and owner is not None and owner.uid == keeper.metadata.uid
+
+
+def is_made_for(request: Request, artifact: Any) -> bool:  # noqa: ANN401 - of one of the kinds of artifacts
+    """Whether an artifact says itself that a capture has made it, whoever owns it by now.
+
+    Its name follows from the uid under which the capture was carried out, and it names the namespace of the capture; a
+    volume names the claim. None of it is a tenant's to write.
+    """
+    uid, spec = first_uid(request.metadata), artifact.spec
+    target = getattr(request.spec, "target", None)
+    match artifact:
+        case VolumeSnapshotContent():
+            namespace, named = spec.volume_snapshot_ref.namespace, snapshot_name(uid, (target and target.uid) or "")
+        case ManifestCheckpoint():
+            namespace, named = spec and spec.source_namespace, checkpoint_name(uid)
+        case PersistentVolume():
+            claimed = spec.claim_ref or ObjectReference()
+            named = artifact.metadata.name if target is not None and target.uid == claimed.uid else None
+            namespace = claimed.namespace
+        case _:
+            return False
+    return (namespace, named) == (request.metadata.namespace, artifact.metadata.name)
+
+
+async def artifact_of(direct: Reader, request: Request) -> Any:  # noqa: ANN401 - of one of the kinds of artifacts
+    """Return the artifact that the status of a capture names; None where there is none that was made for it."""
+    status = request.status
+    ref, checkpoint = getattr(status, "artifact_ref", None), getattr(status, "checkpoint_name", None)
+    kind = MANIFEST_CHECKPOINT if ref is None else _SOURCES.get(ref.kind)
+    name = checkpoint if ref is None else ref.name
+    if kind is None or not name:
+        return None
+    try:
+        found = await direct.get(kind, ObjectKey(None, name))
+    except NotFoundError:
+        return None
+    return found if is_made_for(request, found) else None
+
+
+def is_keeper_of(keeper: ObjectKeeper, kind: Kind[Any], request: Request) -> bool:
+    """Whether a keeper was made for a request, which may have come back from the trash since."""
+    meta, ref = request.metadata, keeper.spec.follow_object_ref
+    if keeper.metadata.annotations.get(RUN) == str(Located(kind, meta.key)):
+        return True
+    followed = None if ref is None else (ref.kind, ref.namespace, ref.name, ref.uid)
+    return followed == (kind.kind, meta.namespace, meta.name, first_uid(meta))
+
+
+def requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``
+    """Return the namespace of the request that an object without one was made for."""
+    source: str | None
+    match kind.kind:
+        case OBJECT_KEEPER.kind:
+            ref = obj.spec.follow_object_ref
+            source = obj.metadata.annotations.get(MADE_FOR) if ref is None else ref.namespace
+        case VOLUME_SNAPSHOT_CONTENT.kind:
+            source = obj.spec.volume_snapshot_ref.namespace
+        case PERSISTENT_VOLUME.kind:
+            source = obj.spec.claim_ref and obj.spec.claim_ref.namespace
+        case MANIFEST_CHECKPOINT.kind:
+            source = obj.spec and obj.spec.source_namespace
+        case _:
+            source = None
+    return source
 
 
 def _judge(keeper: ObjectKeeper, wanted: ObjectKeeper) -> None:

@@ -30,6 +30,7 @@ from lapse.requests.api.upstream import (
 from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.claims import wanted_claim
 from lapse.requests.controllers.finalise import End
+from lapse.requests.controllers.ownership import requested_from
 from lapse.requests.lifecycle.policy import RestoreExecutor
 
 if TYPE_CHECKING:
@@ -161,8 +162,7 @@ class Sources:
         if owner is None or (owner.api_version, owner.kind) != (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind):
             return None
         keeper = await self._caches.find(OBJECT_KEEPER, ObjectKey(None, owner.name), uid=owner.uid)
-        followed = keeper.spec.follow_object_ref if keeper is not None else None
-        return followed.namespace if followed is not None else None
+        return None if keeper is None else requested_from(OBJECT_KEEPER, keeper)
 
     def _judge_tenant(
         self, request: VolumeRestoreRequest, kind: Kind[Any], source: ObjectMeta, namespace: str | None

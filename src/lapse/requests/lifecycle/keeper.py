@@ -29,14 +29,16 @@ from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import ObjectKey, metadata_only
 from lapse.objects.holds.passed_on import hold_marks, passed_on
 from lapse.objects.holds.steering import ObjectPlace
+from lapse.objects.trash.rules import BROUGHT_BACK, first_uid, is_one_of
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode, KeeperPhase
+from lapse.requests.controllers.ownership import artifact_of, is_keeper_of
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
-    from lapse.kube.resources import Json, Kind, Object
+    from lapse.kube.resources import Json, Kind, Object, ObjectMeta
     from lapse.objects.holds.steering import Followers
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import KeeperStatus, ObjectKeeper, ObjectRef
@@ -189,20 +191,52 @@ class Follower:
         return Followed.PRESENT if found is not None and found.metadata.uid == ref.uid else Followed.LOST
 
 
-def keeper_of_request(direct: Reader) -> Followers:
-    """Return what finds the keeper of a request, for `lapse.objects.holds.steering`: it outlives the request."""
+def keepers_of_request(direct: Reader) -> Followers:
+    """Return what finds the keeper of a request, for `lapse.objects.holds.steering`: it outlives the request.
+
+    What a request has made that came back from the trash may have another keeper by now, or lie in the trash.
+    """
 
     async def find(kind: Kind[Any], obj: Object) -> list[ObjectPlace]:
-        if not any((kind.api_version, kind.kind) == (one.api_version, one.kind) for one in REQUEST_KINDS):
+        known = next((one for one in REQUEST_KINDS if is_one_of(kind, (one,))), None)
+        if known is None:
             return []
-        key = ObjectKey(None, keeper_name(kind.short, obj.metadata.uid))
-        try:
-            found = await direct.get(metadata_only(OBJECT_KEEPER), key)
-        except NotFoundError:
-            return []
-        return [ObjectPlace(OBJECT_KEEPER, key, found.metadata.uid)]
+        if BROUGHT_BACK in obj.metadata.annotations:
+            return await _keepers_of_record(direct, known, obj.metadata)
+        name = keeper_name(known.short, obj.metadata.uid)
+        found = await _read(direct, metadata_only(OBJECT_KEEPER), ObjectKey(None, name))
+        return [] if found is None else [_place_of(found)]
 
     return find
+
+
+async def _keepers_of_record(direct: Reader, kind: Kind[Any], meta: ObjectMeta) -> list[ObjectPlace]:
+    """Return the keepers of what a request has made that came back, each once."""
+    request = await _read(direct, kind, meta.key)
+    if request is None or request.metadata.uid != meta.uid:
+        return []
+    found: dict[str, ObjectPlace] = {}
+    keeper = await _read(direct, OBJECT_KEEPER, ObjectKey(None, keeper_name(kind.short, first_uid(meta))))
+    if keeper is not None and is_keeper_of(keeper, kind, request):
+        found[keeper.metadata.uid] = _place_of(keeper)
+    artifact = await artifact_of(direct, request)
+    for owner in () if artifact is None else artifact.metadata.owner_references:
+        if (owner.api_version, owner.kind) == (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind):
+            keeper = await _read(direct, metadata_only(OBJECT_KEEPER), ObjectKey(None, owner.name))
+            if keeper is not None and keeper.metadata.uid == owner.uid:
+                found[owner.uid] = _place_of(keeper)
+    return list(found.values())
+
+
+def _place_of(keeper: Object) -> ObjectPlace:
+    return ObjectPlace(OBJECT_KEEPER, keeper.metadata.key, keeper.metadata.uid)
+
+
+async def _read(direct: Reader, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
+    try:
+        return await direct.get(kind, key)
+    except NotFoundError:
+        return None
 
 
 class KeeperController:
