@@ -132,8 +132,16 @@ class TokenFlags(Flags, keys=("state_dir", "database_url")):
     """For commands that make or revoke tokens, which the journal tells."""
 
 
-class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE)):
+class KeysFlags(Flags, keys=("state_dir",), **_AT):
+    """For `lapse keys`."""
+
+
+class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE), **_AT):
     """For commands that need the workspace store, and the journal."""
+
+
+class LogFlags(Flags, keys=("state_dir", *_DATABASE)):
+    """For `lapse workspaces logs`, which reads a file of this machine."""
 
 
 class EndingFlags(Flags, keys=("state_dir", "database_url")):
@@ -221,7 +229,7 @@ class GrantFlags(Flags, keys=("state_dir", *_PLACE, "retention_account"), **_PLA
     """For `lapse retention rbac`."""
 
 
-class OpenWorkspaceFlags(Flags, keys=("state_dir", *_DATABASE, *_PROXY_ADDRESS), keys_url=_TICKETS):
+class OpenWorkspaceFlags(Flags, keys=("state_dir", *_DATABASE, *_PROXY_ADDRESS), keys_url=_TICKETS, **_AT):
     """For `lapse workspaces open`."""
 
 

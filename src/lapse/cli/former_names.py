@@ -9,9 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 Words = tuple[str, ...]
-COMMANDS: Final[dict[Words, Words]] = {}
+COMMANDS: Final[dict[Words, Words]] = {
+    ("keys", "scan"): ("keys", "list"),
+    ("keys", "ttl"): ("keys", "show"),
+    ("workspaces", "ttl"): ("workspaces", "set"),
+}
 """The command under its former name, and under the one that it has now."""
-OPTIONS: Final[dict[Words, dict[str, str]]] = {}
+OPTIONS: Final[dict[Words, dict[str, str]]] = {
+    ("keys", "list"): {"--all": "--limit=0"},
+    ("workspaces", "set"): {"--standby": "--standby-ttl", "--archive": "--archive-ttl"},
+}
 """The former options of a command, by the name that it has now."""
 
 

@@ -16,7 +16,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from getpass import getpass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
 
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.text import printable
@@ -71,6 +73,10 @@ def says_yes(question: str, *, unasked: bool) -> bool:
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)]
+"""The option of every command that ends something."""
 
 
 def confirm(what: str, *, yes: bool) -> None:

@@ -178,14 +178,15 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
 
 
 async def read_pages(
-    page: Callable[[int, str | None], Awaitable[ViewPage[T]]], *, limit: int, after: str | None = None
+    page: Callable[..., Awaitable[ViewPage[T]]], *, limit: int, after: str | None = None
 ) -> ViewPage[T]:
-    """Return the first ``limit`` items of a list, 0 for all; ``page`` asks for so many behind so far."""
+    """Return the first ``limit`` items of a list, 0 for all; ``page`` takes ``limit`` and ``after`` of one page."""
     from lapse.engine.view import ViewPage
 
     items: list[T] = []
     while True:
-        found = await page(min(limit - len(items), _PAGE) if limit else _PAGE, after)
+        size = min(limit - len(items), _PAGE) if limit else _PAGE
+        found = await page(limit=size, after=after)
         items += found.items
         after = found.next
         if after is None or (limit and len(items) >= limit):

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import lapse
+from lapse.core.address import Address
 from tests.commands import run_here
 
 Result = subprocess.CompletedProcess[str]
@@ -66,10 +68,12 @@ def said(result: Result) -> tuple[int, str, str]:
 
 def test_the_founding_example_works_from_the_command_line(run_process: Run) -> None:
     run = run_process
-    assert said(run("insert", "alpha:ABC123", "device:XYZ789", *TTL)) == (0, "", "inserted\n")
+    assert said(run("insert", "alpha:ABC123", "device:XYZ789", *TTL)) == (0, "Inserted: key/7/alpha:ABC123.\n", "")
     assert said(run("get", "alpha:ABC123")) == (0, "device:XYZ789\n", "")
-    assert said(run("swap", "alpha:ABC123", "device:XYZ789", "-", *TTL, stdin="device:NEW\n")) == (0, "", "swapped\n")
-    assert said(run("delete", "alpha:ABC123", "--if-value", "device:NEW")) == (0, "", "deleted\n")
+    swapped = run("swap", "alpha:ABC123", "device:XYZ789", "-", *TTL, stdin="device:NEW\n")
+    assert said(swapped) == (0, "Swapped: key/7/alpha:ABC123.\n", "")
+    deleted = run("delete", "alpha:ABC123", "--if-value", "device:NEW")
+    assert said(deleted) == (0, "Deleted: key/7/alpha:ABC123.\n", "")
     assert said(run("get", "alpha:ABC123")) == (1, "", "no live key\n")
 
 
@@ -89,27 +93,74 @@ def test_a_command_whose_condition_does_not_hold_changes_nothing_and_exits_with_
 def test_what_is_absent_is_said_to_be_absent(run: Run) -> None:
     assert said(run("delete", "k")) == (1, "", "no live key; nothing was changed\n")
     assert said(run("touch", "k", *TTL)) == (1, "", "no live key; nothing was changed\n")
-    assert said(run("ttl", "k")) == (1, "", "no live key\n")
+    assert said(run("show", "k")) == (1, "", "no live key\n")
 
 
 def test_put_overwrites_and_delete_removes(run: Run) -> None:
     run("put", "k", "first", *TTL)
 
-    assert said(run("put", "k", "second", "--ttl-seconds", "900")) == (0, "", "put\n")
+    assert said(run("put", "k", "second", "--ttl-seconds", "900")) == (0, "Put: key/7/k.\n", "")
     assert run("get", "k").stdout == "second\n"
-    assert said(run("delete", "k")) == (0, "", "deleted\n")
+    assert said(run("delete", "k")) == (0, "Deleted: key/7/k.\n", "")
     assert run("get", "k").returncode == 1
 
 
-def test_touch_restarts_the_ttl_and_ttl_prints_it_as_a_duration(run: Run) -> None:
-    run("put", "k", "v", "--ttl", "1h")
+def test_touch_restarts_the_ttl_and_show_prints_it_as_a_duration_without_the_value(run: Run) -> None:
+    run("put", "k", SECRET, "--ttl", "1h")
 
-    before = run("ttl", "k").stdout
-    assert said(run("touch", "k", "--ttl", "7d")) == (0, "", "touched\n")
-    after = run("ttl", "k").stdout
+    before = facts(run("show", "k"))
+    assert said(run("touch", "k", "--ttl", "7d")) == (0, "Touched: key/7/k.\n", "")
+    after = facts(run("show", "k", "--show-value"))
 
-    assert before.startswith("59m")
-    assert after.startswith("6d23h59m")
+    assert before["remaining"].startswith("59m")
+    assert after["remaining"].startswith("6d23h59m")
+    assert before.keys() == {"key", "expires", "remaining"}
+    assert after["value"] == SECRET
+
+
+def facts(result: Result) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
+
+
+@pytest.mark.parametrize("name", ["k", "a/b", "key/7/k", "ä ö%", "-x"])
+def test_a_key_is_named_by_its_application_and_name_or_by_its_address(url: str, name: str) -> None:
+    store = ("--url", url)
+    assert run_plain("keys", "put", *TTL, *store, "--app", "7", "--", name, "v").returncode == 0
+    address = f"key/7/{quote(name, safe='')}"
+
+    assert run_plain("keys", "get", address, *store).stdout == "v\n"
+    shown = as_json(run_plain("keys", "show", address, *store, "-o", "json"))
+    assert shown["key"] == name
+    deleted = run_plain("keys", "delete", address, *store, "--yes")
+    assert said(deleted) == (0, f"Deleted: {Address('key', '7', name)}.\n", "")
+
+
+@pytest.mark.parametrize("given", ["k", "key/k", "key/x/k", "key/7/a/b", "workspace/k", "key/7/%zz"])
+def test_without_an_application_only_an_address_is_understood_and_none_is_repeated(url: str, given: str) -> None:
+    for command in ("get", "show", "delete"):
+        result = run_plain("keys", command, f"{given}{SECRET}" if given == "k" else given, "--url", url)
+        assert result.returncode == 64
+        assert "Say whose keys: --app N, or an address such as key/7/alpha" in result.stderr
+        assert SECRET not in result.stderr
+    assert run_plain("keys", "list", "--url", url).returncode == 64
+
+
+def test_a_store_is_named_once(url: str, tmp_path: Path) -> None:
+    for other in (("--server", "http://localhost:1"), ("--state-dir", str(tmp_path))):
+        result = run_plain("keys", "get", "k", "--app", "7", "--url", url, *other)
+        assert result.returncode == 64
+        assert "--url" in result.stderr
+
+
+def test_former_names_work_and_say_what_they_are_now(run: Run) -> None:
+    run("put", "k", "v", *TTL)
+
+    scanned, ttl = run("scan", "--all", "-o", "json"), run("ttl", "k", "-o", "json")
+    assert [one["key"] for one in as_json(scanned)["items"]] == ["k"]
+    assert as_json(ttl)["ttl_seconds"] > 0
+    assert "warning: lapse keys scan is now lapse keys list; " in scanned.stderr
+    assert "warning: --all is now --limit=0; " in scanned.stderr
+    assert "warning: lapse keys ttl is now lapse keys show; " in ttl.stderr
 
 
 def test_applications_do_not_see_each_other(run: Run) -> None:
@@ -219,7 +270,7 @@ def test_with_json_every_command_answers_with_one_document(run: Run) -> None:
     assert as_json(run("touch", "k", *TTL, *json_output)) == {"key": "k", "touched": True}
     assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": True}
     assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": False}
-    assert as_json(run("ttl", "k", *json_output)) == {"key": "k", "ttl_seconds": None}
+    assert as_json(run("show", "k", *json_output)) == {"key": "k", "expires_at": None, "ttl_seconds": None}
     assert as_json(run("get", "k", *json_output)) == {
         "key": "k",
         "value": None,
@@ -232,7 +283,7 @@ def test_a_key_in_json_has_its_value_and_its_expiry(run: Run) -> None:
     run("put", "k\u202e🔑", "v\x1b", "--ttl", "1h")
 
     item = as_json(run("get", "k\u202e🔑", "-o", "json"))
-    left = as_json(run("ttl", "k\u202e🔑", "-o", "json"))["ttl_seconds"]
+    left = as_json(run("show", "k\u202e🔑", "-o", "json"))["ttl_seconds"]
 
     assert (item["key"], item["value"]) == ("k\u202e🔑", "v\x1b")
     assert 3500 < left <= item["ttl_seconds"] <= 3600
@@ -240,7 +291,7 @@ def test_a_key_in_json_has_its_value_and_its_expiry(run: Run) -> None:
     assert datetime.fromisoformat(item["expires_at"]).tzinfo == UTC
 
 
-# --- scan ------------------------------------------------------------------------------------------------------------
+# --- list ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -250,8 +301,8 @@ def five(url: str) -> None:
 
 
 @pytest.mark.usefixtures("five")
-def test_scan_lists_keys_in_order_and_hides_values(run: Run) -> None:
-    result = run("scan")
+def test_list_lists_keys_in_order_and_hides_values(run: Run) -> None:
+    result = run("list")
 
     lines = [line.split() for line in result.stdout.splitlines()]
     assert result.returncode == 0
@@ -262,34 +313,34 @@ def test_scan_lists_keys_in_order_and_hides_values(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("five")
-def test_scan_shows_values_only_when_told_to(run: Run) -> None:
-    assert f"{SECRET}a:1" in run("scan", "--show-values").stdout
-    assert as_json(run("scan", "--show-values", "-o", "json"))["items"][0]["value"] == f"{SECRET}a:1"
-    assert "value" not in as_json(run("scan", "-o", "json"))["items"][0]
+def test_list_shows_values_only_when_told_to(run: Run) -> None:
+    assert f"{SECRET}a:1" in run("list", "--show-values").stdout
+    assert as_json(run("list", "--show-values", "-o", "json"))["items"][0]["value"] == f"{SECRET}a:1"
+    assert "value" not in as_json(run("list", "-o", "json"))["items"][0]
 
 
 @pytest.mark.usefixtures("five")
-def test_scan_goes_page_by_page_and_says_when_there_may_be_more(run: Run) -> None:
-    first = run("scan", "--limit", "2", "-o", "json")
+def test_list_goes_page_by_page_and_says_when_there_are_more(run: Run) -> None:
+    first = run("list", "--limit", "2", "-o", "json")
     page = as_json(first)
-    second = as_json(run("scan", "--limit", "2", "--after", page["next_after"], "-o", "json"))
-    last = as_json(run("scan", "--limit", "2", "--after", second["next_after"], "-o", "json"))
+    second = as_json(run("list", "--limit", "2", "--after", page["next"], "-o", "json"))
+    last = as_json(run("list", "--limit", "2", "--after", second["next"], "-o", "json"))
 
     assert [item["key"] for item in page["items"]] == ["a:1", "a:2"]
     assert [item["key"] for item in second["items"]] == ["b:1", "b:2"]
     assert [item["key"] for item in last["items"]] == ["c"]
-    assert last["next_after"] is None
-    assert "There may be more" in run("scan", "--limit", "2").stderr
-    assert run("scan").stderr == ""
+    assert last["next"] is None
+    assert "There are more; --limit 0 shows all." in run("list", "--limit", "2").stderr
+    assert run("list").stderr == run("list", "--limit", "5").stderr == ""
 
 
 @pytest.mark.usefixtures("five")
-def test_scan_can_give_all_pages_and_one_prefix(run: Run) -> None:
-    everything = as_json(run("scan", "--all", "--limit", "2", "-o", "json"))
-    only_b = as_json(run("scan", "--prefix", "b:", "-o", "json"))
+def test_list_can_give_all_pages_and_one_prefix(run: Run) -> None:
+    everything = as_json(run("list", "--limit", "0", "-o", "json"))
+    only_b = as_json(run("list", "--prefix", "b:", "-o", "json"))
 
     assert [item["key"] for item in everything["items"]] == ["a:1", "a:2", "b:1", "b:2", "c"]
-    assert everything["next_after"] is None
+    assert everything["next"] is None
     assert [item["key"] for item in only_b["items"]] == ["b:1", "b:2"]
 
 
@@ -297,7 +348,7 @@ def test_a_long_or_odd_key_is_listed_whole_and_harmless(run: Run) -> None:
     run("put", "k" * 1024, "v", *TTL)
     run("put", "\x1b[31mred\n", "v", *TTL)
 
-    listed = run("scan").stdout
+    listed = run("list").stdout
     assert "k" * 1024 in listed
     assert r"\x1b[31mred\n" in listed
     assert "\x1b" not in listed
@@ -306,7 +357,7 @@ def test_a_long_or_odd_key_is_listed_whole_and_harmless(run: Run) -> None:
 def test_a_reader_that_goes_away_ends_the_command_quietly(url: str) -> None:
     with lapse.open_keys(url, sweep=False) as keys:
         keys.app(7).insert_many([(f"{number:05}:{'k' * 90}", "v", 900) for number in range(5000)])
-    command = [sys.executable, "-m", "lapse", "keys", "scan", "--all", "--app", "7", "--url", url]
+    command = [sys.executable, "-m", "lapse", "keys", "list", "--limit", "0", "--app", "7", "--url", url]
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -347,10 +398,11 @@ def test_without_a_url_the_configured_store_is_used(tmp_path: Path) -> None:
     written = run_plain("keys", "put", "k", "v", *TTL, *arguments, LAPSE_STATE_DIR=str(folder))
     read = run_plain("keys", "get", "k", *arguments, LAPSE_STATE_DIR=str(folder))
     named = run_plain("keys", "get", "k", *arguments, LAPSE_KEYS_URL=(folder / "keys.db").as_uri())
+    in_folder = run_plain("keys", "get", "k", *arguments, "--state-dir", str(folder))
 
-    assert said(written) == (0, "", "put\n")
+    assert said(written) == (0, "Put: key/7/k.\n", "")
     assert said(read) == (0, "v\n", "")
-    assert said(named) == (0, "v\n", "")
+    assert said(named) == said(in_folder) == (0, "v\n", "")
 
 
 def test_the_module_and_the_script_are_the_same_program() -> None:
@@ -396,7 +448,7 @@ def run_in_shell(redirection: str, *arguments: str) -> Result:
 def test_a_full_disk_is_said_and_ends_with_1(run: Run, url: str) -> None:
     run("put", "k", "v", *TTL)
 
-    for command in (("get", "k"), ("scan",), ("get", "k", "-o", "json")):
+    for command in (("get", "k"), ("list",), ("get", "k", "-o", "json")):
         result = run_in_shell("> /dev/full", *command, "--app", "7", "--url", url)
         assert said(result) == (1, "", "lapse: The result cannot be written to stdout: No space left on device.\n")
 
@@ -404,7 +456,7 @@ def test_a_full_disk_is_said_and_ends_with_1(run: Run, url: str) -> None:
 def test_closed_streams_do_no_harm(run: Run, url: str) -> None:
     store = ("--app", "7", "--url", url)
 
-    assert said(run_in_shell("<&-", "put", "k", "-", *TTL, *store)) == (0, "", "put\n")
+    assert said(run_in_shell("<&-", "put", "k", "-", *TTL, *store)) == (0, "Put: key/7/k.\n", "")
     assert said(run_in_shell(">&-", "get", "k", *store)) == (0, "", "")
     assert said(run_in_shell("2>&-", "get", "absent", *store)) == (1, "", "")
 

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import VerbFlags
+from lapse.cli.input import Yes
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_document, print_table, print_views
 from lapse.cli.usage import NumberError, commands_of
 
@@ -234,7 +235,7 @@ def empty_trash(
         str | None, Parameter(help="Of several of one address, the one with this uid; otherwise all of them.")
     ] = None,
     domain: Annotated[str | None, Parameter(help="Only of this domain.")] = None,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)] = False,
+    yes: Yes = False,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:

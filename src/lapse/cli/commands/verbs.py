@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import FreezeFlags, VerbFlags
+from lapse.cli.input import Yes
 from lapse.cli.output import (
     ExitCode,
     Output,
@@ -45,7 +46,6 @@ Thing = Annotated[
         " Job.batch/NAMESPACE/NAME, or that of a thing of your own domain.",
     ),
 ]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative=(), show_default=False)]
 _STYLES: Final = {"now": "yellow", "ended": "green", "drifted": "yellow", "failed": "red", "refused": "red"}
 
 

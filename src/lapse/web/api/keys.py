@@ -233,9 +233,10 @@ async def scan(
 ) -> Response:
     """Answer one page; the server keeps no cursor."""
     demand_known(request, "prefix", "after", "limit")
-    items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit)
-    live = [view for view in map(service.view, items) if view is not None]
-    return Answer(KeyPage(live, items[-1].key if len(items) == limit else None))
+    items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit + 1)
+    shown = items[:limit]
+    live = [view for view in map(service.view, shown) if view is not None]
+    return Answer(KeyPage(live, shown[-1].key if len(items) > limit else None))
 
 
 @router.post("/apps/{app}/keys", summary="Insert many", responses={200: answer(Inserted)})
