@@ -65,6 +65,7 @@ class Context:
     """The state folder of this machine, for one command."""
 
     is_cluster = False
+    is_remote = False
 
     def __init__(self, loaded: LoadedSettings, stack: AsyncExitStack, *, machine: Clock | None = None) -> None:
         """Open nothing yet; ``stack`` closes what is opened."""

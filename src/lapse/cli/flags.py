@@ -144,16 +144,12 @@ class LogFlags(Flags, keys=("state_dir", *_DATABASE)):
     """For `lapse workspaces logs`, which reads a file of this machine."""
 
 
-class EndingFlags(Flags, keys=("state_dir", "database_url")):
-    """For `lapse requests delete`, which ends something in the state folder."""
+class PlaceFlags(Flags, keys=("state_dir",), **_PLACE, **_AT):
+    """For commands that work on the state folder, on a cluster, or on a server."""
 
 
-class PlaceFlags(Flags, keys=("state_dir",), **_PLACE):
-    """For commands that work on the state folder, or on a cluster."""
-
-
-class RunFlags(Flags, keys=("state_dir", "database_url"), **_PLACE):
-    """For `lapse retention run`."""
+class RunFlags(Flags, keys=("state_dir", "database_url"), **_PLACE, **_AT):
+    """For those of them that end something, which the journal tells."""
 
 
 class OpenFlags(
@@ -209,16 +205,16 @@ class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE, **_A
     """For `lapse freeze` and `lapse resume`."""
 
 
-class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), **_PLACE):
+class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), **_PLACE, **_AT):
     """For `lapse history`."""
 
 
-class PruneFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE):
+class PruneFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE, **_AT):
     """For `lapse history prune`."""
 
 
-class RecordFlags(Flags, keys=("state_dir", *_PLACE, "history_namespace"), **_PLACE):
-    """For `lapse history record`."""
+class RecordFlags(Flags, keys=("state_dir", "database_url", *_PLACE, "history_namespace"), **_PLACE, **_AT):
+    """For `lapse history record` and `lapse history delete`."""
 
 
 class LintFlags(Flags, retention_interval="Pause between passes; maxAge is compared with it"):

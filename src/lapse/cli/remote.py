@@ -50,7 +50,10 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 class OtherFlagsError(UsageError):
-    """{flags} cannot be given with --server: what they say is decided by the server. Leave them or --server out."""
+    """{flags} cannot be given with --server: what they say is decided by the server. Leave them or --server out.
+
+    LAPSE_SERVER counts as --server, unless another flag names a place of this machine, as --state-dir does.
+    """
 
 
 class NoTokenError(UsageError):
@@ -167,14 +170,15 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
     from lapse.client import AsyncClient
 
     named = flags.asks_server
-    if named is not None:
-        others = [f"--{key.replace('_', '-')}" for key in flags.given if key != "state_dir"]
-        if cluster or others:
-            raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
-    elif cluster or not _PLACES.isdisjoint(flags.given):
+    if named is None and (cluster or not _PLACES.isdisjoint(flags.given)):
         return None
     named = named or os.environ.get(SERVER)
-    return None if not named else AsyncClient(named, token_for(named, flags))
+    if not named:
+        return None
+    others = [f"--{key.replace('_', '-')}" for key in flags.given if key != "state_dir"]
+    if cluster or others:
+        raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
+    return AsyncClient(named, token_for(named, flags))
 
 
 async def read_pages(

@@ -16,9 +16,9 @@ from lapse.cli.output import ExitCode, Output, message, print_document, print_vi
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.client import AsyncClient
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.retention.passes import PassItem
-    from lapse.history.retention.runs import PolicyRun
     from lapse.history.view import PassView
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
@@ -31,9 +31,8 @@ DetailedExitcode = Annotated[
 class Done:
     """What came of a pass."""
 
-    runs: dict[str, PolicyRun]
-    told: list[PassItem]
-    """Everything that was due."""
+    report: PassView
+    """Everything that was due, and the result of each policy."""
     dry_run: bool
     """Whether that was asked for."""
     doubt: str = ""
@@ -57,6 +56,7 @@ async def pass_over(
     from lapse.engine.running.metrics import Metrics
     from lapse.history.policy.policies import PolicyOverlay
     from lapse.history.retention.runs import RunReason
+    from lapse.history.view import pass_view
     from lapse.objects.holds.cluster import listed_holds
 
     _settle_logs(context, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
@@ -79,7 +79,19 @@ async def pass_over(
     waits = not (dry_run or yes) and await passes.is_unproved(only)
     runs = await passes.run_once(only=only, dry_run=dry_run or waits, on_item=told.append)
     doubt = await _doubt(context, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
-    return Done(runs, sorted(told, key=lambda one: one.address), dry_run or waits, doubt, waits and bool(told))
+    return Done(pass_view(told, runs.values()), dry_run or waits, doubt, waits and bool(told))
+
+
+async def pass_on_server(client: AsyncClient, policy: str, *, dry_run: bool, yes: bool = True) -> Done:
+    """Let a policy of a server pass, which asks for a yes itself."""
+    from lapse.client import RemoteError
+
+    try:
+        return Done(await client.retention.run(policy, dry_run=dry_run, confirm=yes), dry_run)
+    except RemoteError as error:
+        if error.code != "ConfirmationNeededError":
+            raise
+    return Done(await client.retention.run(policy, dry_run=True), dry_run=True, waits_for_yes=True)
 
 
 async def _doubt(context: Context, refused: set[str]) -> str:
@@ -118,17 +130,16 @@ def _settle_logs(context: Context, *, is_dry: bool) -> None:
 def finish(done: Done, output: Output, *, pending: bool) -> int:
     """Print what came of a pass, and return the exit code; ``pending`` asks for 2 when something would still go."""
     from lapse.engine.journal.port import Outcome
-    from lapse.history.view import pass_view
 
-    report = pass_view(done.told, done.runs.values())
+    report = done.report
     if output.for_programs:
         print_document(output, report)
     else:
         _print(done, report)
     if done.waits_for_yes:
         return ExitCode.PENDING if pending else ExitCode.FAILED
-    outcomes = {one.outcome for one in done.told}
-    if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.is_ready for run in done.runs.values()):
+    outcomes = {one.outcome for one in report.items}
+    if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.ready for run in report.policies):
         return ExitCode.PENDING if pending and Outcome.WOULD_END in outcomes else ExitCode.DONE
     return ExitCode.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
 

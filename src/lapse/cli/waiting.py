@@ -174,7 +174,11 @@ async def _changes(context: Context, kind: Kind[Any], namespace: str | None, sin
 async def _states(context: Context, place: Located) -> AsyncIterator[Any]:
     """Give an object as it is and as it becomes, None while it is not there."""
     from lapse.kube.resources import EventType
+    from lapse.requests.view import read_or_none
 
+    while context.is_remote:
+        yield await read_or_none(context.store, place.kind, place.key)
+        await context.machine.sleep(_LOOK_SECONDS)
     while True:
         page = await context.store.list(place.kind, namespace=place.key.namespace)
         yield next((one for one in page.items if one.metadata.key == place.key), None)
@@ -222,7 +226,7 @@ async def _request_hint(context: Context, place: Located) -> str:
     found = await read_or_none(context.store, place.kind, place.key)
     if found is None or await keeper_of(context.store, place.kind, found.metadata.uid) is None:
         return running
-    return f"It goes on by itself; look with lapse requests get {place}."
+    return f"It goes on by itself; look with lapse requests show {place}."
 
 
 # --- workspaces -------------------------------------------------------------------------------------------------------

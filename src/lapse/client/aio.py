@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from lapse import __version__
 from lapse.client.calls import SUCCESS, ApiCalls
 from lapse.client.errors import NotTextError, RemoteError
-from lapse.client.nouns import RemoteHistory, RemoteKeys, RemoteRequests, RemoteRetention, RemoteWorkspaces
+from lapse.client.nouns import (
+    RemoteHistory,
+    RemoteKeys,
+    RemoteRequests,
+    RemoteRetention,
+    RemoteSchedules,
+    RemoteWorkspaces,
+)
 from lapse.client.transport import LapseServer, ServerTransport, TimeLimits
 from lapse.core.clock import SystemClock
 from lapse.engine.verbs import operations
@@ -81,13 +88,19 @@ class AsyncClient:
         self._calls = ApiCalls(self._transport)
         self.keys = RemoteKeys(self._calls)
         self.requests = RemoteRequests(self._calls)
+        self.schedules = RemoteSchedules(self._calls)
         self.history = RemoteHistory(self._calls)
         self.retention = RemoteRetention(self._calls)
         self.workspaces = RemoteWorkspaces(self._calls)
 
+    @property
+    def server(self) -> LapseServer:
+        """Where it asks."""
+        return self._transport.server
+
     def __repr__(self) -> str:
         """Tell where it asks, and not with what."""
-        return f"{type(self).__name__}({str(self._transport.server)!r})"
+        return f"{type(self).__name__}({str(self.server)!r})"
 
     async def plan(self, asked: PlanRequest) -> Plan:
         """See `Verbs`."""

@@ -1,4 +1,4 @@
-"""What a running Lapse keeps, over HTTP, awaited: keys, requests, history, retention policies and workspaces.
+"""What a running Lapse keeps, over HTTP, awaited: keys, requests, schedules, history, policies and workspaces.
 
 Each method is one request of docs/reference/http-api.md, and its answer the view that the domain has for it. A list is
 one page; its ``next`` is the ``after`` of the following one. A change that takes ``if_match`` is made only in the
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from lapse.client.calls import ApiCalls
-    from lapse.history.view import Findings, PassView, PolicyView, RecordDetails, RecordView
+    from lapse.history.view import Findings, PassView, PolicyView, RecordDetails, Recorded, RecordView
     from lapse.keys.view import KeyView
+    from lapse.requests.schedules.view import ScheduleDetails, ScheduleView
     from lapse.requests.view import Manifests, ObjectDetails
     from lapse.workspaces.model import Changes
     from lapse.workspaces.view import Opened, WorkspaceDetails
@@ -166,6 +167,42 @@ class RemoteRequests(RemoteNoun):
         return await self._calls.get(path_of("checkpoints", checkpoint, "manifests"), Manifests)
 
 
+class RemoteSchedules(RemoteNoun):
+    """Schedules of captures, by address, as in ``csched/default/nightly``."""
+
+    async def list(
+        self, *, namespace: str | None = None, limit: int = 100, after: str | None = None
+    ) -> ViewPage[ScheduleView]:
+        """Return a page of schedules, with their last and next runs."""
+        from lapse.requests.schedules.view import ScheduleView
+
+        page = ViewPage[ScheduleView]
+        return await self._calls.get("/schedules", page, namespace=namespace, limit=limit, after=after)
+
+    async def show(self, address: str) -> ScheduleDetails:
+        """Return a schedule with its runs, and why each stays."""
+        from lapse.requests.schedules.view import ScheduleDetails
+
+        return await self._calls.get(_schedule(address), ScheduleDetails)
+
+    async def create(self, document: Mapping[str, Any]) -> ScheduleDetails:
+        """Make a schedule: a document with ``metadata`` and ``spec``."""
+        from lapse.requests.schedules.view import ScheduleDetails
+
+        return await self._calls.change("POST", "/schedules", ScheduleDetails, document)
+
+    async def change(self, address: str, spec: Mapping[str, Any], *, if_match: str | None = None) -> ScheduleDetails:
+        """Merge ``spec`` into that of a schedule, where None removes: ``{"suspend": True}`` suspends it."""
+        from lapse.requests.schedules.view import ScheduleDetails
+
+        asked = {"spec": {**spec}}
+        return await self._calls.change("PATCH", _schedule(address), ScheduleDetails, asked, if_match=if_match)
+
+    async def delete(self, address: str, *, if_match: str | None = None) -> None:
+        """Delete a schedule; what it has kept stays for a while."""
+        await self._calls.change("DELETE", _schedule(address), type(None), if_match=if_match)
+
+
 class RemoteHistory(RemoteNoun):
     """Records of runs."""
 
@@ -173,15 +210,16 @@ class RemoteHistory(RemoteNoun):
         self,
         *,
         experiment: str | None = None,
+        namespace: str | None = None,
         status: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> ViewPage[RecordView]:
-        """Return a page of records: of the experiment NAMESPACE/NAME, with a status."""
+        """Return a page of records: of the experiment NAMESPACE/NAME, of a namespace's experiments, with a status."""
         from lapse.history.view import RecordView
 
-        page = ViewPage[RecordView]
-        return await self._calls.get("/history", page, experiment=experiment, status=status, limit=limit, after=after)
+        asked = {"experiment": experiment, "namespace": namespace, "status": status, "limit": limit, "after": after}
+        return await self._calls.get("/history", ViewPage[RecordView], **asked)
 
     async def show(self, namespace: str, name: str) -> RecordDetails:
         """Return a record, how long it stays and why."""
@@ -189,11 +227,11 @@ class RemoteHistory(RemoteNoun):
 
         return await self._calls.get(path_of("history", namespace, name), RecordDetails)
 
-    async def record(self, document: Mapping[str, Any]) -> RecordView:
+    async def record(self, document: Mapping[str, Any]) -> Recorded:
         """Record a run that has ended, a document with ``spec`` and perhaps ``metadata``; one run has one record."""
-        from lapse.history.view import RecordView
+        from lapse.history.view import Recorded
 
-        return await self._calls.change("POST", "/history", RecordView, document)
+        return await self._calls.change("POST", "/history", Recorded, document)
 
     async def prune(self, *, dry_run: bool = False, confirm: bool = False) -> PassView:
         """End the records that are too old or too many, now; with ``dry_run`` say which."""
@@ -327,6 +365,16 @@ def _object(address: str) -> str:
 
     found = locate(address)
     return f"{_place(found.kind.kind)}{path_of(*filter(None, (found.key.namespace, found.key.name)))}"
+
+
+def _schedule(address: str) -> str:
+    from lapse.requests.addresses import locate
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE
+
+    found = locate(address)
+    if found.kind is not CAPTURE_SCHEDULE:
+        raise NoRouteError(kind=found.kind.kind, known="CaptureSchedule, as in csched/default/nightly")
+    return path_of("schedules", *filter(None, found.key))
 
 
 def _place(word: str) -> str:

@@ -2,7 +2,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lapse.client.transport import TimeLimits
+from lapse.client.transport import LapseServer, TimeLimits
 from lapse.core.clock import Clock
 from lapse.engine.explanation import Explanation
 from lapse.engine.journal.view import JournalRowView
@@ -32,8 +32,9 @@ from lapse.engine.verbs.contract import (
     WhyRequest,
 )
 from lapse.engine.view import ViewPage
-from lapse.history.view import Findings, PassView, PolicyView, RecordDetails, RecordView
+from lapse.history.view import Findings, PassView, PolicyView, RecordDetails, Recorded, RecordView
 from lapse.keys.view import KeyView
+from lapse.requests.schedules.view import ScheduleDetails, ScheduleView
 from lapse.requests.view import Manifests, ObjectDetails
 from lapse.workspaces.model import Changes
 from lapse.workspaces.view import Opened, WorkspaceDetails
@@ -58,12 +59,27 @@ class _RemoteRequests:
     def delete(self, address: str, *, if_match: str | None = None) -> None: ...
     def manifests(self, checkpoint: str) -> Manifests: ...
 
+class _RemoteSchedules:
+    def list(
+        self, *, namespace: str | None = None, limit: int = 100, after: str | None = None
+    ) -> ViewPage[ScheduleView]: ...
+    def show(self, address: str) -> ScheduleDetails: ...
+    def create(self, document: Mapping[str, Any]) -> ScheduleDetails: ...
+    def change(self, address: str, spec: Mapping[str, Any], *, if_match: str | None = None) -> ScheduleDetails: ...
+    def delete(self, address: str, *, if_match: str | None = None) -> None: ...
+
 class _RemoteHistory:
     def list(
-        self, *, experiment: str | None = None, status: str | None = None, limit: int = 100, after: str | None = None
+        self,
+        *,
+        experiment: str | None = None,
+        namespace: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> ViewPage[RecordView]: ...
     def show(self, namespace: str, name: str) -> RecordDetails: ...
-    def record(self, document: Mapping[str, Any]) -> RecordView: ...
+    def record(self, document: Mapping[str, Any]) -> Recorded: ...
     def prune(self, *, dry_run: bool = False, confirm: bool = False) -> PassView: ...
 
 class _RemoteRetention:
@@ -99,6 +115,7 @@ class _RemoteWorkspaces:
 class Client:
     keys: _RemoteKeys
     requests: _RemoteRequests
+    schedules: _RemoteSchedules
     history: _RemoteHistory
     retention: _RemoteRetention
     workspaces: _RemoteWorkspaces
@@ -111,6 +128,8 @@ class Client:
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None: ...
+    @property
+    def server(self) -> LapseServer: ...
     def plan(self, asked: PlanRequest) -> Plan: ...
     def apply(self, asked: ApplyRequest) -> AppliedPlan: ...
     def approve(self, asked: ApproveRequest) -> Approval: ...

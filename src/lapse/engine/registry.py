@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "lapse.domains"
 """The group of entry points."""
-NOT_EXPLAINED: Final = "This command does not explain it yet. For others see lapse requests get and lapse history show"
+NOT_EXPLAINED: Final = "This command does not explain it yet. For others see lapse requests show and lapse history show"
 """Why a domain has no `DomainVerb.WHY`, as long as that is so."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RESERVED: Final = frozenset({"all", "clock"})

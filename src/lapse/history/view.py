@@ -91,7 +91,7 @@ class RecordView(Struct, frozen=True, kw_only=True):
     experiment: Annotated[str, Meta(description="NAMESPACE/NAME")]
     experiment_uid: str | None
     status: str | None
-    created: Moment | None
+    created_at: Moment | None
     verdict: Annotated[str | UnsetType, Meta(description="Not in lists over HTTP")] = UNSET
     reason: Annotated[str | UnsetType, Meta(description="Not in lists over HTTP")] = UNSET
     expires_at: Annotated[
@@ -106,6 +106,12 @@ class RecordView(Struct, frozen=True, kw_only=True):
         return Expiry(self.expires_at, self.expires or "").words(now, held=self.held)
 
 
+class Recorded(RecordView, frozen=True, kw_only=True):
+    """A record that was written now, or before."""
+
+    new: Annotated[bool, Meta(description="false: the same run was recorded before, and its record left as it is")]
+
+
 class RecordDetails(RecordView, frozen=True, kw_only=True):
     """A record whole, and how long it stays by which policy."""
 
@@ -117,7 +123,7 @@ class RecordDetails(RecordView, frozen=True, kw_only=True):
 
 
 COLUMNS: Final[Columns] = {
-    "age": lambda one, now: None if one.created is None else short(now - one.created),
+    "age": lambda one, now: None if one.created_at is None else short(now - one.created_at),
     "experiment": lambda one, _: one.experiment or None,
     "status": "status",
     "name": "name",
@@ -169,7 +175,7 @@ class JudgedRecord:
             experiment=self.experiment,
             experiment_uid=meta.labels.get(EXPERIMENT_UID) or None,
             status=meta.labels.get(STATUS) or None,
-            created=Moment.of(self.created),
+            created_at=Moment.of(self.created),
             verdict=type(verdict).__name__.lower(),
             reason=str(verdict.reason),
             expires_at=Moment.of(expiry.at),
@@ -395,7 +401,7 @@ def detail_rows(details: RecordDetails, metadata: ObjectMeta, now: int) -> list[
             ("how", ", ".join(name for name, is_so in ways.items() if is_so)),
             ("retries", str(audit.get("retryCount") or "")),
             *(("affected", _affected(one)) for one in spec.get("affectedResources") or ()),
-            ("created", "" if details.created is None else details.created.and_age(now)),
+            ("created", "" if details.created_at is None else details.created_at.and_age(now)),
             ("held", (hold.reason or "yes") if hold is not None and details.held else ""),
             ("expires", details.expiry(now)),
             *((f"policy {one.policy}", one.says) for one in details.retention),
@@ -423,8 +429,8 @@ class PolicyView(Struct, frozen=True):
     ready: Annotated[bool | None, Meta(description="null before the first pass")]
     reason: str | None
     message: str | None
-    last_run: str | None
-    next_run: str | None
+    last_run_at: Moment | None
+    next_run_at: Moment | None
     last_run_was_dry: bool | None
     matched: int | None
     deleted: dict[str, int]
@@ -482,8 +488,8 @@ POLICY_COLUMNS: Final[Columns] = {
     "reason": "reason",
     "matched": "matched",
     "deleted": lambda one, _: _counts(one.deleted, dry_run=one.last_run_was_dry) or None,
-    "last run": lambda one, now: _when(one.last_run, now) or None,
-    "next run": lambda one, now: _when(one.next_run, now) or None,
+    "last run": lambda one, now: _when(one.last_run_at, now) or None,
+    "next run": lambda one, now: _when(one.next_run_at, now) or None,
 }
 PASS_COLUMNS: Final[Columns] = {
     "address": "address",
@@ -507,6 +513,8 @@ def policy_view(policy: RetentionPolicy) -> PolicyView:
         ready={"True": True, "False": False}.get(ready),
         reason=reason or None,
         message=message or None,
+        last_run_at=_moment(status.last_run),
+        next_run_at=_moment(status.next_run),
         last_run_was_dry=status.dry_run,
         object=RETENTION_POLICY.body(to_builtins(policy)),
     )
@@ -548,7 +556,7 @@ def policy_rows(policy: RetentionPolicy, now: int) -> list[DetailRow]:
         ("ready", " ".join(filter(None, (ready[0], f"({ready[1]})" if ready[1] else "")))),
         ("message", ready[2]),
         ("last run", _last_run(status, now)),
-        ("next run", f"{status.next_run} ({_when(status.next_run, now)})" if status.next_run else ""),
+        ("next run", f"{status.next_run} ({_when(_moment(status.next_run), now)})" if status.next_run else ""),
         ("matched", "" if status.matched is None else str(status.matched)),
         ("would delete" if status.dry_run else "deleted", _counts(status.deleted)),
         ("kept", _counts(status.kept)),
@@ -585,12 +593,15 @@ def _last_run(status: RetentionStatus, now: int) -> str:
     if status.last_run is None:
         return "not yet"
     # Not always what the policy says: the first pass over records is a dry one where nobody chose a TTL.
-    return f"{status.last_run} ({_when(status.last_run, now)}{', a dry run' if status.dry_run else ''})"
+    return f"{status.last_run} ({_when(_moment(status.last_run), now)}{', a dry run' if status.dry_run else ''})"
 
 
-def _when(text: str | None, now: int) -> str:
+def _moment(text: str | None) -> Moment | None:
+    return Moment.of(from_timestamp(text or ""))
+
+
+def _when(moment: Moment | None, now: int) -> str:
     """Say how far a moment is from now."""
-    moment = from_timestamp(text or "")
     if moment is None:
         return ""
     apart = abs(moment - now)

@@ -49,6 +49,7 @@ def _hex(text: str, digits: int) -> str:
 
 
 KEEPER: Final = "keeper"
+DEFAULT_NAMESPACE: Final = "default"
 ARTIFACT_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT, PERSISTENT_VOLUME)
 """What a keeper may own; the chunks of a checkpoint belong to the checkpoint."""
 _GROUPS: Final[dict[str, tuple[Kind[Any], ...]]] = {
@@ -71,6 +72,10 @@ class PlaceError(AddressError):
 
     Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, or KIND/NAME as in keeper/NAME; kinds: {known}.
     """
+
+
+class OtherNamespaceError(UsageError):
+    """{text} names another namespace than --namespace {namespace}. Leave one of the two out."""
 
 
 def short_name(kind: Kind[Any]) -> str:
@@ -123,12 +128,17 @@ class Located:
         return str(Address(short_name(self.kind), self.key.namespace, self.key.name))
 
 
-def locate(text: str) -> Located:
-    """Read an address; raises `PlaceError` for what is none, or does not fit its kind."""
+def locate(text: str, namespace: str | None = None) -> Located:
+    """Read an address; raises `PlaceError` for what is none, or does not fit its kind.
+
+    Where ``namespace`` is given, an address may leave its own out: ``vcr/nightly``.
+    """
     word, _, rest = text.partition("/")
     kind = _addressed(word)
     if kind is None:
         raise _wrong(text, f"{word!r} is not a kind")
+    if kind.namespaced and namespace is not None and rest and "/" not in rest:
+        rest = f"{namespace}/{rest}"
     try:
         address = Address.parse(f"{kind.kind}/{rest}")
     except AddressError as error:
@@ -138,6 +148,14 @@ def locate(text: str) -> Located:
     if not kind.namespaced and address.scope is not None:
         raise _wrong(text, f"{word} takes one NAME: it has no namespace")
     return Located(kind, ObjectKey(address.scope, address.name))
+
+
+def locate_in(namespace: str, text: str) -> Located:
+    """Read what was typed beside ``--namespace``; raises `OtherNamespaceError` where the two contradict each other."""
+    place = locate(text, namespace)
+    if namespace not in {DEFAULT_NAMESPACE, place.key.namespace} and place.key.namespace is not None:
+        raise OtherNamespaceError(text=text, namespace=namespace)
+    return place
 
 
 def _wrong(text: str, problem: str) -> PlaceError:

@@ -87,6 +87,7 @@ SCHEDULES: Final = Registration(
     reasons=_schedule_reasons,
     is_on_cluster=True,
     budget_setting="schedule_deletion_budget",
+    routes={Registration.LISTS: ("GET /schedules",)},
 )
 """What it ends are keepers, of runs whose places newer ones have taken."""
 DOMAINS: Final = (REQUESTS, KEEPERS, SCHEDULES)

@@ -7,6 +7,7 @@ wrong is refused before anything is written. Not guaranteed: that a request will
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ from lapse.requests.api.kinds import (
     CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
+    REQUEST_KINDS,
     RUN,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
@@ -106,6 +108,14 @@ class LapsedError(LapseError):
     To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. To have it go before
     its time, delete the keeper: lapse requests delete {keeper}.
     """
+
+
+class NoRequestError(LapseError):
+    """There is no request {name} in the namespace {namespace}. lapse requests list -A shows all that there is."""
+
+
+class SeveralRequestsError(UsageError):
+    """Several requests in the namespace {namespace} are called {name}. Name one by its address: {addresses}."""
 
 
 class SourceError(LapseError):
@@ -263,7 +273,7 @@ class Restore:
     def checked(cls, name: str, *, namespace: str, source: str, to: str | None, claim: str | None) -> Restore:
         """Check everything that can be checked without the store."""
         key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
-        found = locate(source) if "/" in source else check_name(source, "--from")
+        found = locate(source, namespace) if "/" in source else check_name(source, "--from")
         if isinstance(found, Located) and found.kind not in {VOLUME_CAPTURE_REQUEST, *SOURCE_KINDS}:
             problem = "expected a capture (vcr/NAMESPACE/NAME), a snapshot (vsc/NAME) or a volume (pv/NAME)"
             raise NotValidError(what=f"--from {found}", problem=problem)
@@ -353,6 +363,21 @@ async def _demand_its_own(store: ObjectStore, source: Located, request: VolumeCa
         return  # its keeper may be another one by now
     if kind is None or (found is not None and not is_kept_by(keeper, found.metadata)):
         raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
+
+
+async def find_request(store: ObjectStore, name: str, namespace: str, *, rule: TTLRule, now: int) -> Located:
+    """Return the one request of a name in a namespace, whatever its kind; raises `LapsedError` for one that was."""
+    key = ObjectKey(namespace, check_name(name, "NAME"))
+    places = [Located(kind, key) for kind in REQUEST_KINDS]
+    found = [one for one in places if await read_or_none(store, one.kind, key) is not None]
+    if len(found) > 1:
+        raise SeveralRequestsError(name=name, namespace=namespace, addresses=", ".join(map(str, found)))
+    if found:
+        return found[0]
+    for one in places:
+        with suppress(NotFoundError):
+            await or_lapsed(store, one, store.get(one.kind, key), rule=rule, now=now)
+    raise NoRequestError(name=name, namespace=namespace)
 
 
 async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *, rule: TTLRule, now: int) -> T:

@@ -16,8 +16,8 @@ from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import hold_of
-from lapse.engine.view import Expiry, Moment, known
-from lapse.kube.errors import InvalidError, NotFoundError
+from lapse.engine.view import Expiry, Moment, fill, known
+from lapse.kube.errors import ForbiddenError, InvalidError, NotFoundError
 from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
 from lapse.objects.trash.rules import first_uid, is_in_trash
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
@@ -82,8 +82,8 @@ class ObjectView(Struct, frozen=True):
     ready: Annotated[bool | None, Meta(description="null while nobody can say")]
     reason: str | None
     message: str | None
-    created: Moment | None
-    completed: Moment | None
+    created_at: Moment | None
+    completed_at: Moment | None
     expires_at: Annotated[Moment | None, Meta(description="When it goes, if that is known")]
     expires: Annotated[str | None, Meta(description="When it goes, in words, if no moment is known")]
     held: Annotated[bool, Meta(description="Whether it is held itself; what it owns or follows is not looked at")]
@@ -124,7 +124,7 @@ COLUMNS: Final[Columns] = {
     "ready": "ready",
     "reason": lambda one, _: one.reason,
     "expires": lambda one, now: one.expiry(now) or None,
-    "age": lambda one, now: None if one.created is None else short(now - one.created),
+    "age": lambda one, now: None if one.created_at is None else short(now - one.created_at),
 }
 
 
@@ -142,13 +142,19 @@ def view_of(kind: Kind[Any], obj: Any, *, now: int, rule: TTLRule) -> ObjectView
         ready=state.ready,
         reason=state.reason or None,
         message=state.message or None,
-        created=Moment.of(from_timestamp(meta.creation_timestamp or "")),
-        completed=Moment.of(from_timestamp(getattr(status, "completion_timestamp", None) or "")),
+        created_at=Moment.of(from_timestamp(meta.creation_timestamp or "")),
+        completed_at=Moment.of(from_timestamp(getattr(status, "completion_timestamp", None) or "")),
         expires_at=Moment.of(expiry.at),
         expires=expiry.instead or None,
         held=hold is not None and hold.active(UnixNs(now)),
         keeper=None if keeper is None else str(keeper.address),
     )
+
+
+def details_of(kind: Kind[Any], body: Json, *, now: int, rule: TTLRule, with_object: bool = True) -> ObjectDetails:
+    """Return the view of one object with its document, as it is stored. Raises `InvalidError`."""
+    view = view_of(kind, typed(kind, body), now=now, rule=rule)
+    return fill(ObjectDetails, view, object=body if with_object else None)
 
 
 def state_of(kind: Kind[Any], obj: Any) -> ReadyState:  # noqa: ANN401 - an object of ``kind``
@@ -311,9 +317,11 @@ async def keeper_of(store: Reader, kind: Kind[Any], uid: str) -> ObjectKeeper | 
     return found
 
 
-async def detail_rows(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> list[DetailRow]:  # noqa: ANN401 - an object of the place's kind
+async def detail_rows(
+    store: Reader, place: Located, view: ObjectDetails, *, now: int, rule: TTLRule
+) -> list[DetailRow]:
     """Return everything about one object that a person may ask for, its keeper and artifact included."""
-    view = view_of(place.kind, obj, now=now, rule=rule)
+    obj = typed(place.kind, view.object or {})
     at = f" ({view.expires_at})" if view.expires_at is not None else ""
     reason = f"({view.reason})" if view.reason else ""
     return known(
@@ -321,8 +329,8 @@ async def detail_rows(store: Reader, place: Located, obj: Any, *, now: int, rule
             ("address", str(place)),
             ("ready", f"{'-' if view.ready is None else view.ready} {reason}".rstrip()),
             ("message", view.message or ""),
-            ("created", "" if view.created is None else view.created.and_age(now)),
-            ("completed", "" if view.completed is None else view.completed.and_age(now)),
+            ("created", "" if view.created_at is None else view.created_at.and_age(now)),
+            ("completed", "" if view.completed_at is None else view.completed_at.and_age(now)),
             ("expires", f"{view.expiry(now)}{at}" if view.expiry(now) else ""),
             *[fact async for fact in _related(store, place, obj, now=now, rule=rule)],
             ("uid", view.uid),
@@ -391,8 +399,11 @@ def _named(name: str, ref: Any, namespace: str | None = None) -> Iterator[tuple[
 
 
 async def _with_state(store: Reader, place: Located, *, now: int, rule: TTLRule) -> str:
-    """Name an object and say how it is."""
-    found = await read_or_none(store, place.kind, place.key)
+    """Name an object and say how it is, if that may be read."""
+    try:
+        found = await read_or_none(store, place.kind, place.key)
+    except ForbiddenError:
+        return str(place)
     if found is None:
         return f"{place} (not there)"
     view = view_of(place.kind, found, now=now, rule=rule)

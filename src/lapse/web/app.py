@@ -19,6 +19,7 @@ from lapse.web.api import history as history_api
 from lapse.web.api import keys as keys_api
 from lapse.web.api import problems, status
 from lapse.web.api import requests as requests_api
+from lapse.web.api import schedules as schedules_api
 from lapse.web.api import verbs as verbs_api
 from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import ScopeMissingError
@@ -42,6 +43,7 @@ _STATIC: Final = "/static"
 _ROUTERS: Final = (
     (API, keys_api.router),
     (API, requests_api.router),
+    (API, schedules_api.router),
     (API, history_api.router),
     (API, workspaces_api.router),
     (API, busy_api.router),

@@ -89,15 +89,27 @@ def test_a_list_may_be_of_one_experiment_one_namespace_one_status_and_of_so_many
     assert person.names("--namespace", "bank") == [other]
     assert person.names("--status", "failure") == [two]
     assert person.names("--limit", "1") == [other]
-    assert person.json("list", "--limit", "1")["more"] == 2
+    assert person.names("--namespace", "bank", "-A") == [other, two, one]
     assert person.names("--limit", "0") == [other, two, one]
-    assert person.run("list", "--limit", "2")[1] == "1 more; --limit 0 shows all.\n"
+    assert person.run("list", "--limit", "2")[1] == "There are more; --limit 0 shows all.\n"
+
+
+def test_a_list_goes_on_where_the_page_before_ended_also_when_its_last_record_is_gone(person: Person) -> None:
+    names = [record(person.state, "shop/kill", ago=f"{hours}h") for hours in (5, 4, 3, 2, 1)][::-1]
+    first = person.json("list", "--limit", "2")
+    second = person.json("list", "--limit", "2", "--after", first["next"])
+    person.run("delete", names[3], "--yes")
+    third = person.json("list", "--limit", "2", "--after", second["next"])
+
+    assert [one["name"] for page in (first, second, third) for one in page["items"]] == names
+    assert third["next"] is None
+    assert "is not what a list" in person.run("list", "--after", "soon", code=64)[1]
 
 
 def test_nothing_is_no_error(person: Person) -> None:
     assert person.run("list") == ("", "There are no records.\n")
     assert person.run("list", "--status", "partial") == ("", "There are no such records.\n")
-    assert person.json("list") == {"items": [], "more": 0}
+    assert person.json("list") == {"items": [], "next": None}
 
 
 def test_limits_on_the_command_line_tell_what_would_be(person: Person) -> None:
@@ -219,11 +231,11 @@ def test_every_policy_about_records_has_its_say(person: Person) -> None:
 
 def test_a_run_is_recorded_once_however_often_it_is_told(person: Person) -> None:
     (person.folder / "run.yaml").write_text(SPEC)
-    _, first = person.run("record", "run.yaml")
-    _, second = person.run("record", "run.yaml")
+    first, _ = person.run("record", "run.yaml")
+    second, _ = person.run("record", "run.yaml")
 
     assert first.startswith(f"Recorded: history/{NAMESPACE}/{NAME}")
-    assert second == first.replace("Recorded:", "Recorded before, and left as it is:")
+    assert second == first.replace(".\n", ". It was recorded before, and is left as it is.\n")
     assert len(left(person.state)) == 1
     assert person.json("record", "run.yaml")["new"] is False
 

@@ -57,7 +57,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("capture x --claim nope", says="There is no PersistentVolumeClaim default/nope.", code=1),
         # sources
         wrong("restore r", says="--from is missing."),
-        wrong("restore r --from vcr/x", says="vcr takes NAMESPACE/NAME, as in vcr/default/x"),
+        wrong("restore r --from vcr/x", says="There is no VolumeCaptureRequest default/x, and no snapshot", code=1),
         wrong("restore r --from mcr/default/x", says="expected a capture (vcr/NAMESPACE/NAME), a snapshot (vsc/NAME)"),
         wrong("restore r --from keeper/x", says="--from keeper/x is not valid"),
         wrong("restore r --from UPPER", says="--from is not valid: name is 'UPPER'"),
@@ -80,14 +80,24 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         # kinds and addresses
         wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, csched, keeper,"),
         wrong("list vcr -n UPPER", says="The namespace is not valid"),
-        wrong("get vcr", says="'vcr' is not the address of a request or of something that it made: a part is empty."),
+        wrong("show vcr", says="There is no request vcr in the namespace default. lapse requests list -A", code=1),
+        wrong("show NOPE", says="NAME is not valid"),
         wrong(
-            "get frob/default/x", says="'frob' is not a kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"
+            "show vcr/", says="'vcr/' is not the address of a request or of something that it made: a part is empty."
         ),
-        wrong("get workspace/x", says="'workspace' is not a kind."),
-        wrong("get keeper/a/b", says="keeper takes one NAME: it has no namespace"),
-        wrong("get vcr/default/%zz", says="'vcr/default/%zz' is not the address"),
-        wrong("get vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
+        wrong("show vcr/shop/x -n bank", says="vcr/shop/x names another namespace than --namespace bank."),
+        wrong("show x -n UPPER", says="The namespace is not valid"),
+        wrong("delete nope", says="There is no request nope in the namespace default.", code=1),
+        wrong("list --limit -1", says="--limit is -1. Expected 0 for all, or a number above 0."),
+        wrong("list --after nonsense", says="--after 'nonsense' is not what a list like this one printed as next."),
+        wrong("list keeper --after vcr/default/x", says="--after 'vcr/default/x' is not what a list like this one"),
+        wrong(
+            "show frob/default/x", says="'frob' is not a kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"
+        ),
+        wrong("show workspace/x", says="'workspace' is not a kind."),
+        wrong("show keeper/a/b", says="keeper takes one NAME: it has no namespace"),
+        wrong("show vcr/default/%zz", says="'vcr/default/%zz' is not the address"),
+        wrong("show vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("watch foo", says="'foo' is not a kind."),
         wrong("watch --timeout soon", says="'soon' is not a duration"),
         wrong("watch --until-ready vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
@@ -96,6 +106,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("delete vsc/x", says="snapshot/x is not deleted by hand: a keeper goes some time after its request"),
         wrong("delete vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("manifests show NOPE", says="CHECKPOINT is not valid"),
+        wrong("manifests show vcr/default/x", says="expected the name of a checkpoint, or checkpoint/NAME"),
         wrong("manifests show nope", says="There is no ManifestCheckpoint nope.", code=1),
         # places
         wrong("list --state-dir data/greeting.txt", says="cannot be used: File exists. Name another one", code=1),
@@ -128,7 +139,7 @@ def test_a_refused_request_makes_no_claim(capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
 
     main(["requests", "list", "pvc", "-o", "json"])
-    assert capsys.readouterr().out == '{"items": []}\n'
+    assert capsys.readouterr().out == '{"items": [], "next": null}\n'
 
 
 def test_a_name_of_253_characters_is_fine_and_taken_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ def test_a_stored_policy_of_the_same_name_is_not_asked_and_its_status_is_left_al
     store_policy(person.state, policy("records", maxAge="1d", dryRun=False))
 
     assert person.json("run", person.write(policy("records", maxAge="20d", dryRun=False)))["items"] == []
-    assert person.json("status", "records")["last_run"] is None
+    assert person.json("show", "records")["last_run_at"] is None
 
 
 def test_a_kind_that_the_store_does_not_know_fails_and_the_others_go_on(person: Person) -> None:
@@ -147,7 +147,7 @@ STATUS = {
 def test_the_status_is_that_of_the_stored_policies(person: Person) -> None:
     store_policy(person.state, policy("records", maxAge="9d", maxCount=3, dryRun=False), status=STATUS)
     store_policy(person.state, policy("another", maxAge="9d"))
-    out, _ = person.run("status")
+    out, _ = person.run("list")
     cells = [line.split() for line in out.splitlines()]
 
     assert [line[0] for line in cells] == ["NAME", "another", "records"]
@@ -159,20 +159,20 @@ def test_one_policy_is_shown_with_all_that_is_known_of_it(person: Person) -> Non
     keep = {"count": 2, "where": {"fieldPath": "spec.execution.status", "in": ["success"]}}
     document = policy("records", maxAge="9d", keepLast=keep, groupBy=[EXPERIMENT], dryRun=False)
     store_policy(person.state, document, status=STATUS)
-    told = dict(line.split("  ", 1) for line in person.run("status", "records")[0].splitlines()[1:])
+    told = dict(line.split("  ", 1) for line in person.run("show", "records")[0].splitlines()[1:])
 
     assert told["keep last"].strip() == "2 with spec.execution.status success"
     assert told["kept"].strip() == "1 keep_last, 4 not_yet"
     assert told["deleted"].strip() == "2 ttl_expired"
     assert told["message"].strip() == READY["message"]
-    found = person.json("status", "records")
+    found = person.json("show", "records")
     assert (found["ready"], found["matched"], found["object"]["spec"]) == (True, 7, document["spec"])
 
 
 def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Person) -> None:
     shortly = to_timestamp(SystemClock().wall_ns() + 500_000_000)  # rounded up, as a status has it
     store_policy(person.state, policy("records", maxCount=3, dryRun=False), status={"lastRun": shortly, "dryRun": True})
-    told = dict(line.split("  ", 1) for line in person.run("status", "records")[0].splitlines()[1:])
+    told = dict(line.split("  ", 1) for line in person.run("show", "records")[0].splitlines()[1:])
 
     assert told["last run"].strip().startswith(shortly)
     assert told["last run"].endswith(", a dry run)")
@@ -183,7 +183,7 @@ def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Pers
 @pytest.mark.parametrize(("written", "shown"), [("0s", "-"), ("never", "-"), ("90d", "90d")])
 def test_a_limit_that_is_off_is_not_shown_as_one(person: Person, written: str, shown: str) -> None:
     store_policy(person.state, policy("records", maxAge=written, maxCount=3))
-    assert person.run("status")[0].splitlines()[1].split()[2] == shown
+    assert person.run("list")[0].splitlines()[1].split()[2] == shown
 
 
 def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> None:
@@ -191,15 +191,37 @@ def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> 
     store_policy(person.state, policy("another", maxAge="9d"))
     file = person.write(policy("records", maxAge="1d"))
 
-    assert [one["matched"] for one in person.json("status", file)["items"]] == [7]
+    assert [one["matched"] for one in person.json("list", file)["items"]] == [7]
+    assert person.json("show", file)["matched"] == 7
     person.write(policy("unknown", maxAge="1d"), name="unknown.yaml")
-    assert "There is no retention policy unknown in " in person.run("status", "unknown.yaml", code=1)[1]
+    assert "There is no retention policy unknown in " in person.run("list", "unknown.yaml", code=1)[1]
+    assert "There is no retention policy unknown in " in person.run("show", "unknown.yaml", code=1)[1]
 
 
 def test_there_may_be_no_policies(person: Person) -> None:
-    assert person.json("status") == {"items": []}
-    assert "There are no policies." in person.run("status")[1]
-    assert "There is no retention policy nobody in " in person.run("status", "nobody", code=1)[1]
+    assert person.json("list") == {"items": [], "next": None}
+    assert "There are no policies." in person.run("list")[1]
+    assert "There is no retention policy nobody in " in person.run("show", "nobody", code=1)[1]
+    assert "There is no retention policy nobody in " in person.run("run", "nobody", code=1)[1]
+
+
+def test_a_stored_policy_is_run_by_its_name(person: Person) -> None:
+    record(person.state, ago="10d")
+    store_policy(person.state, policy("records", maxAge="9d", dryRun=False))
+
+    assert [one["outcome"] for one in person.json("run", "records", "--dry-run")["items"]] == ["would_end"]
+    assert [one["outcome"] for one in person.json("run", "records")["items"]] == ["ended"]
+    assert left(person.state) == set()
+
+
+def test_status_was_list_and_with_a_policy_show(person: Person) -> None:
+    store_policy(person.state, policy("records", maxAge="9d"), status=STATUS)
+    former = "goes with the next version"
+
+    listed, told = person.run("status", "--state-dir", str(person.state), "-o", "json")
+    assert (json.loads(listed)["next"], former in told) == (None, True)
+    shown, told = person.run("status", "--state-dir", str(person.state), "records", "-o", "json")
+    assert (json.loads(shown)["name"], former in told) == ("records", True)
 
 
 # --- lint and rbac ----------------------------------------------------------------------------------------------------

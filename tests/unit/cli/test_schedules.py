@@ -58,11 +58,13 @@ def test_a_schedule_from_its_creation_to_its_end(capsys: pytest.CaptureFixture[s
         "Europe/Berlin",
     )
     assert made["keep"] == {"daily": 7, "weekly": 4}
-    assert len(made["next"]) == 3
+    assert len(made["next_runs_at"]) == 3
     (listed,) = shown(capsys, "list")["items"]
     assert listed == made
-    assert shown(capsys, "show", "nightly") == {**made, "runs": []}
-    assert shown(capsys, "suspend", "nightly")["next"] == []
+    details = shown(capsys, "show", "csched/nightly", "-n", "default")
+    assert details == {**made, "runs": [], "object": details["object"]}
+    assert details["object"]["spec"]["schedule"] == "0 3 * * *"
+    assert shown(capsys, "suspend", "nightly")["next_runs_at"] == []
     assert shown(capsys, "resume", "nightly")["suspended"] is False
     assert run("show", "nightly") == 0
     assert "daily 7, weekly 4" in capsys.readouterr().out
@@ -124,12 +126,12 @@ async def test_what_is_kept_is_told_with_its_places_and_can_be_restored_by_the_n
         await nights(world, 7)
         found = await world.store.get(CAPTURE_SCHEDULE, KEY)
         runs = await read_runs(world.store, found)
-        assert [(str(one.scheduled), one.why) for one in runs] == [
+        assert [(str(one.scheduled_at), one.why) for one in runs] == [
             ("2027-06-08T03:00:00Z", "last, weekly"),
             ("2027-06-06T03:00:00Z", "weekly"),
         ]
         view = schedule_view(found, now=clock.wall_ns())
-        assert (view.kept, view.reason, [str(one) for one in view.next][:1]) == (
+        assert (view.kept, view.reason, [str(one) for one in view.next_runs_at][:1]) == (
             2,
             "Scheduled",
             ["2027-06-09T03:00:00Z"],
@@ -176,7 +178,7 @@ def test_a_schedule_of_a_cluster_is_deleted_as_well(capsys: pytest.CaptureFixtur
     assert run(*CREATE, "--keep-last", "1", "--cluster") == 0
     capsys.readouterr()
     assert run("delete", "nightly", "--cluster") == 0
-    assert "csched/default/nightly is deleted. It has kept nothing." in capsys.readouterr().err
+    assert "Deleted: csched/default/nightly. It has kept nothing." in capsys.readouterr().out
     assert run("delete", "nightly", "--cluster") == 1
     assert "There is no CaptureSchedule default/nightly." in capsys.readouterr().err
 
@@ -223,10 +225,10 @@ async def test_what_makes_no_run_announces_none_and_says_why(tmp_path: Path) -> 
             return schedule_view(changed, now=clock.wall_ns())
 
         for refused in (ScheduleReason.NOT_ALLOWED, ScheduleReason.INVALID_SCHEDULE):
-            assert (view(refused).next, view(refused).no_run) == ([], f"{refused}: because")
-        assert len(view(ScheduleReason.RUN_NOT_MADE).next) == 3
+            assert (view(refused).next_runs_at, view(refused).no_run) == ([], f"{refused}: because")
+        assert len(view(ScheduleReason.RUN_NOT_MADE).next_runs_at) == 3
         unreadable = view(ScheduleReason.RUN_FAILED, schedule="99 3 * * *")
-        assert unreadable.next == []
+        assert unreadable.next_runs_at == []
         assert (unreadable.no_run or "").startswith("InvalidSchedule: '99 3 * * *' is not a schedule")
 
 
@@ -266,7 +268,7 @@ def test_a_claim_that_is_not_there_is_a_warning(capsys: pytest.CaptureFixture[st
 def test_no_run_of_manifests_is_promised_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     schedule = ["create", "hourly", "--target", "pvc/a", "--schedule", "0 * * * *", "--keep-last", "1"]
     assert run(*schedule, "--cluster") == 0
-    assert "if the operator makes scheduled captures of manifests" in " ".join(capsys.readouterr().err.split())
+    assert "if the operator makes scheduled captures of manifests" in capsys.readouterr().out
 
 
 def test_the_document_on_the_page_is_what_its_command_makes() -> None:

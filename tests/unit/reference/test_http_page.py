@@ -12,6 +12,7 @@ from lapse.web.api import errors, forms, status
 from lapse.web.api import history as history_api
 from lapse.web.api import keys as keys_api
 from lapse.web.api import requests as requests_api
+from lapse.web.api import schedules as schedules_api
 from lapse.web.api import verbs as verbs_api
 from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import RequestError
@@ -36,7 +37,7 @@ def kinds(parent: type[E]) -> Iterator[type[E]]:
         yield from kinds(kind)
 
 
-APIS = (keys_api, requests_api, history_api, workspaces_api, busy_api, status, verbs_api, login)
+APIS = (keys_api, requests_api, schedules_api, history_api, workspaces_api, busy_api, status, verbs_api, login)
 ROUTERS = [*(api.router for api in APIS), verbs_api.of_things]
 
 

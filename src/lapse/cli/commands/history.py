@@ -1,7 +1,7 @@
 """``lapse history``: records of what experiments did. List them, look at one, write one, end what exceeds the limits.
 
-The commands work on the object store of the state folder, or on a cluster; they need no server. What they say about how
-long a record stays is the judgement of the policies that are in force there.
+The commands work on the object store of the state folder, on a cluster, or on a running Lapse that ``--server`` names.
+What they say about how long a record stays is the judgement of the policies that are in force there.
 """
 
 from __future__ import annotations
@@ -14,27 +14,34 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import HistoryFlags, PruneFlags, RecordFlags
+from lapse.cli.input import Yes, confirm, says_yes
 from lapse.cli.output import (
     ExitCode,
     Output,
     OutputOption,
     message,
     print_document,
+    print_page,
     print_result,
     print_table,
-    print_views,
 )
+from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
-from lapse.cli.usage import NumberError, commands_of
+from lapse.cli.usage import commands_of
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.timestamps import from_timestamp
 from lapse.history.api.kinds import ExecutionStatus
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from lapse.cli.context import Context
+    from lapse.cli.retention_pass import Done
+    from lapse.client import AsyncClient
+    from lapse.engine.view import ViewPage
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
     from lapse.history.policy.policy import Policy
-    from lapse.history.view import JudgedRecord
+    from lapse.history.view import JudgedRecord, RecordDetails, RecordView
     from lapse.kube.resources import Json, ObjectKey, ObjectMeta
     from lapse.settings import Settings
 
@@ -43,7 +50,7 @@ app = App(
     help="Records of what experiments did, and how long they stay.",
     help_epilogue="A record is named NAME, or history/NAMESPACE/NAME as lapse history list -o json prints it.\n\n"
     "With --cluster, --kube-config or --kube-context these commands work on a cluster,\n"
-    "otherwise on the state folder of lapse up.",
+    "with --server on a running Lapse, otherwise on the state folder of lapse up.",
     default_parameter=Parameter(negative=()),
 )
 _LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
@@ -105,6 +112,7 @@ Status = Annotated[
         show_choices=False,
     ),
 ]
+RecordName = Annotated[str, Parameter(name="RECORD", help="The NAME of a record, or history/NAMESPACE/NAME.")]
 Experiment = Annotated[
     tuple[str, str] | None,
     Parameter(metavar="NS/NAME", help="The experiment.", converter=_experiment, n_tokens=1),
@@ -127,7 +135,13 @@ def list_records(
     namespace: Annotated[
         str | None, Parameter(name=["--namespace", "-n"], metavar="NAME", help="Only of experiments in this namespace.")
     ] = None,
-    limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
+    all_namespaces: Annotated[
+        bool,
+        Parameter(
+            name=["--all-namespaces", "-A"], help="Of experiments in all namespaces: the default.", show_default=False
+        ),
+    ] = False,
+    paging: Paging = FIRST_PAGE,
     flags: HistoryFlags = HistoryFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -135,31 +149,54 @@ def list_records(
     """List records, the newest first.
 
     EXPIRES tells when each one goes by the policies that are in force; limits
-    given as flags take the place of those of the history.
+    given as flags take the place of those of the history. A server lists them
+    by name, and tells when each is too old.
     """
     from lapse.cli.context import in_context
-    from lapse.history.view import COLUMNS, is_of
+    from lapse.history.view import COLUMNS
 
-    if limit < 0:
-        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
-    wanted = experiment or (namespace, None)
+    paging.check()
+    within = None if all_namespaces else namespace
+    wanted = experiment or (within, None)
 
-    async def work(context: Context) -> tuple[list[JudgedRecord], int]:
-        return await _look(context, wanted), context.clock.wall_ns()
+    async def work(context: Context) -> tuple[ViewPage[RecordView], int]:
+        now = context.clock.wall_ns()
+        return _page(await _look(context, wanted), paging, namespace=within, status=status, now=now), now
 
-    found, now = in_context(flags, work, cluster=cluster, rights=_reading)
-    views = [one.view(now) for one in found if is_of(one, namespace, None)]
-    views = [one for one in views if status is None or one.status == status]
-    shown = views[:limit] if limit else views
-    if output.for_programs:
-        print_document(output, {"items": shown, "more": len(views) - len(shown)})
-    elif shown:
-        print_views(shown, COLUMNS, now, styles=_STYLES)
-        if len(shown) < len(views):
-            message(f"{len(views) - len(shown)} more; --limit 0 shows all.")
-    else:
-        message("There are no such records." if experiment or namespace or status else "There are no records.")
+    async def remote(client: AsyncClient) -> tuple[ViewPage[RecordView], int]:
+        from lapse.cli.remote import read_pages
+        from lapse.core.clock import SystemClock
+
+        named = None if experiment is None else "/".join(experiment)
+        page = partial(client.history.list, experiment=named, namespace=within, status=status)
+        return await read_pages(page, limit=paging.limit, after=paging.after), SystemClock().wall_ns()
+
+    found, now = in_context(flags, work, remote=remote, cluster=cluster, rights=_reading)
+    none = "There are no such records." if experiment or within or status else "There are no records."
+    print_page(output, found, COLUMNS, now, none=none, styles=_STYLES)
     return ExitCode.DONE
+
+
+def _page(
+    found: list[JudgedRecord], paging: Paging, *, namespace: str | None, status: ExecutionStatus | None, now: int
+) -> ViewPage[RecordView]:
+    """Return a page of records, the newest first; ``next`` is the time and the name of the last one."""
+    from lapse.history.view import is_of
+
+    views = [one.view(now) for one in found if is_of(one, namespace, None)]
+
+    def placed(text: str) -> tuple[int, str] | None:
+        moment, slash, name = text.partition("/")
+        created = from_timestamp(moment) if moment else 0
+        return (created, name) if slash and created is not None else None
+
+    return paging.page(
+        [one for one in views if status is None or one.status == status],
+        place=lambda one: (one.created_at or 0, one.name),
+        name=lambda one: f"{one.created_at or ''}/{one.name}",
+        placed=placed,
+        last_first=True,
+    )
 
 
 async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list[JudgedRecord]:
@@ -201,7 +238,7 @@ def _reading(settings: Settings) -> str:
     "lapse history show history/chaos-system/kill-pods-20260131120000-0123456789",
 )
 def show(
-    record: Annotated[str, Parameter(help="The NAME of a record, or history/NAMESPACE/NAME.")],
+    record: RecordName,
     /,
     *,
     flags: HistoryFlags = HistoryFlags(),
@@ -214,22 +251,38 @@ def show(
     """
     from lapse.cli.context import in_context
     from lapse.history.view import detail_rows
+    from lapse.kube.resources import Document
 
-    address = _address(record) if "/" in record else None
+    named = _address(record) if "/" in record else None
 
-    async def work(context: Context) -> tuple[JudgedRecord, Json, int]:
-        from lapse.kube.resources import ObjectKey
+    async def work(context: Context) -> tuple[RecordDetails, int]:
+        judged, document = await _read(context, named or _key(record, context.settings))
+        now = context.clock.wall_ns()
+        return judged.details(document, now), now
 
-        key = address or ObjectKey(context.settings.history_namespace, record)
-        return *await _read(context, key), context.clock.wall_ns()
+    async def remote(client: AsyncClient) -> tuple[RecordDetails, int]:
+        from lapse.core.clock import SystemClock
+        from lapse.kube.errors import NotFoundError
 
-    judged, document, now = in_context(flags, work, cluster=cluster, rights=_reading)
-    details = judged.details(document, now)
+        key = named or _key(record, flags.load().settings)
+        try:
+            return await client.history.show(key.namespace or "", key.name), SystemClock().wall_ns()
+        except NotFoundError as error:
+            raise NoSuchRecordError(name=key, place=client.server) from error
+
+    details, now = in_context(flags, work, remote=remote, cluster=cluster, rights=_reading)
     if output.for_programs:
         print_document(output, details)
     else:
-        print_table(("fact", "value"), detail_rows(details, judged.metadata, now))
+        print_table(("fact", "value"), detail_rows(details, Document(details.object).metadata, now))
     return ExitCode.DONE
+
+
+def _key(name: str, settings: Settings) -> ObjectKey:
+    """Return where the record of a name is."""
+    from lapse.kube.resources import ObjectKey
+
+    return ObjectKey(settings.history_namespace, name)
 
 
 def _address(text: str) -> ObjectKey:
@@ -339,30 +392,46 @@ def record(
         raise RecordSourceError(problem="A file and flags are given" if run.is_told else "Nothing is given")
     documents = [run.document()] if file is None else read_file(file)
     specs = [_spec(one) for one in documents]
-    done: list[tuple[ChaosExperimentHistory, bool]] = []
+    done: list[dict[str, Any]] = []
 
     async def work(context: Context) -> None:
-        from lapse.history.records import write_record
-        from lapse.kube.errors import NotFoundError
+        async for made, is_new in _write(context, specs):
+            done.append(_written(made.metadata.namespace, made.metadata.name, new=is_new))
 
-        namespace = context.settings.history_namespace
-        for _, given in specs:
-            if given.namespace not in {None, namespace}:
-                raise RecordNamespaceError(given=given.namespace, expected=namespace)
-        for spec, given in specs:
-            try:
-                done.append(await write_record(context.store, spec, namespace=namespace, given=given))
-            except NotFoundError as error:
-                raise HistoryNamespaceError(namespace=namespace) from error
+    async def remote(client: AsyncClient) -> None:
+        for one in documents:
+            made = await client.history.record(_whole(one))
+            done.append(_written(made.namespace, made.name, new=made.new))
 
     try:
-        in_context(flags, work, cluster=cluster, rights=_writing)
+        in_context(flags, work, remote=remote, cluster=cluster, rights=_writing)
     except LapseError as error:
         if not done:
             raise
         message(f"lapse: {error}", style="red")
     _tell(done, output)
     return ExitCode.DONE if len(done) == len(specs) else ExitCode.PARTLY
+
+
+async def _write(
+    context: Context, specs: list[tuple[HistorySpec, ObjectMeta]]
+) -> AsyncIterator[tuple[ChaosExperimentHistory, bool]]:
+    from lapse.history.records import write_record
+    from lapse.kube.errors import NotFoundError
+
+    namespace = context.settings.history_namespace
+    for _, given in specs:
+        if given.namespace not in {None, namespace}:
+            raise RecordNamespaceError(given=given.namespace, expected=namespace)
+    for spec, given in specs:
+        try:
+            yield await write_record(context.store, spec, namespace=namespace, given=given)
+        except NotFoundError as error:
+            raise HistoryNamespaceError(namespace=namespace) from error
+
+
+def _written(namespace: str | None, name: str, *, new: bool) -> dict[str, Any]:
+    return {"address": f"history/{namespace}/{name}", "name": name, "new": new}
 
 
 def _writing(settings: Settings) -> str:
@@ -374,8 +443,7 @@ def _spec(document: Any) -> tuple[HistorySpec, ObjectMeta]:  # noqa: ANN401 - wh
     from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY as KIND
     from lapse.history.policy.documents import DocumentError, problems_of
 
-    is_spec = isinstance(document, dict) and "experimentRef" in document
-    whole = KIND.body({"metadata": {}, "spec": document}) if is_spec else document
+    whole = _whole(document)
     problems = list(problems_of(KIND, whole, named=False))
     if problems:
         raise DocumentError(document="The record", problem="; ".join(map(str, problems)))
@@ -383,17 +451,23 @@ def _spec(document: Any) -> tuple[HistorySpec, ObjectMeta]:  # noqa: ANN401 - wh
     return found.spec, found.metadata
 
 
-def _tell(done: list[tuple[ChaosExperimentHistory, bool]], output: Output) -> None:
-    rows = [
-        {"address": f"history/{one.metadata.namespace}/{one.metadata.name}", "name": one.metadata.name, "new": is_new}
-        for one, is_new in done
-    ]
+def _whole(document: Any) -> Any:  # noqa: ANN401 - whatever a file holds
+    """Return a document of which only the spec may have been given."""
+    from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY as KIND
+
+    is_spec = isinstance(document, dict) and "experimentRef" in document
+    return KIND.body({"metadata": {}, "spec": document}) if is_spec else document
+
+
+def _tell(done: list[dict[str, Any]], output: Output) -> None:
+    from lapse.engine.view import ViewPage
+
     if output.for_programs:
-        print_document(output, rows[0] if len(rows) == 1 else {"items": rows})
+        print_document(output, done[0] if len(done) == 1 else ViewPage(done, None))
         return
-    for row in rows:
-        said = "Recorded:" if row["new"] else "Recorded before, and left as it is:"
-        print_result(output, row, f"{said} {row['address']}")
+    for one in done:
+        said = "" if one["new"] else " It was recorded before, and is left as it is."
+        print_result(output, one, f"Recorded: {one['address']}.{said}")
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
@@ -408,7 +482,12 @@ def prune(
     *,
     dry_run: DryRun = False,
     yes: Annotated[
-        bool, Parameter(help="Delete also if no pass has ever deleted by the default TTL.", show_default=False)
+        bool,
+        Parameter(
+            name=["--yes", "-y"],
+            help="Do not ask, also if no pass has ever deleted by the default TTL.",
+            show_default=False,
+        ),
     ] = False,
     detailed_exitcode: DetailedExitcode = False,
     flags: PruneFlags = PruneFlags(),
@@ -423,22 +502,61 @@ def prune(
     or its deletion budget is spent. If history_ttl is not set and no pass has
     ever deleted by its default, it lists what would be deleted and asks.
     """
-    from lapse.app.process import history_policy_document
     from lapse.cli.context import in_context
-    from lapse.cli.input import says_yes
-    from lapse.cli.retention_pass import Done, finish, pass_over
+    from lapse.cli.retention_pass import finish, pass_on_server, pass_over
     from lapse.history.policy.default_policy import POLICY_NAME
 
     async def work(context: Context, *, sure: bool) -> Done:
+        from lapse.app.process import history_policy_document
+
         instead = [history_policy_document(context.settings)] if _is_asked(context) else []
         return await pass_over(context, only={POLICY_NAME}, instead=instead, dry_run=dry_run, yes=sure)
 
-    done = in_context(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
+    def run(*, sure: bool) -> Done:
+        return in_context(
+            flags,
+            partial(work, sure=sure),
+            remote=lambda client: pass_on_server(client, POLICY_NAME, dry_run=dry_run, yes=sure),
+            cluster=cluster,
+            rights=_ending,
+        )
+
+    done = run(sure=yes)
     code = finish(done, output, pending=detailed_exitcode)
-    if not done.waits_for_yes or not says_yes(f"Delete {len(done.told)} of these records now?", unasked=False):
+    if not done.waits_for_yes or not says_yes(f"Delete {len(done.report.items)} of these records now?", unasked=False):
         return code
-    done = in_context(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
-    return finish(done, output, pending=detailed_exitcode)
+    return finish(run(sure=True), output, pending=detailed_exitcode)
+
+
+@_command(
+    "lapse history delete kill-pods-20260131120000-0123456789",
+    "lapse history delete history/chaos-system/kill-pods-20260131120000-0123456789 --yes",
+)
+def delete(
+    record: RecordName,
+    /,
+    *,
+    yes: Yes = False,
+    flags: RecordFlags = RecordFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a record now, unless it is held.
+
+    On a terminal it asks before. lapse undo brings it back, as long as it
+    lies in the trash.
+    """
+    from lapse.cli.context import ask
+    from lapse.core.address import Address
+    from lapse.engine.verbs.contract import DeleteRequest
+
+    key = _address(record) if "/" in record else _key(record, flags.load().settings)
+    address = str(Address("history", key.namespace, key.name))
+    confirm(f"Delete {address}", yes=yes)
+    done = ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)
+    said = f"Deleted: {done.address}. {done.says or ''}".rstrip()
+    print_result(output, {"address": done.address, "deleted": True}, said)
+    return ExitCode.DONE
 
 
 def _ending(settings: Settings) -> str:

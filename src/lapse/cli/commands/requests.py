@@ -1,49 +1,59 @@
 """``lapse requests``: ask once for a capture or a restore, and see what became of it.
 
-The commands work on the object store of the state folder, so they need no server; a running `lapse up` carries out what
-they ask for and lets it lapse. Exit codes: 1 when a request that was waited for has failed or is not done in time.
+The commands work on the object store of the state folder, on a cluster, or on a running Lapse that ``--server`` names;
+`lapse up` or `lapse operator` carries out what they ask for and lets it lapse. Exit codes: 1 when a request that was
+waited for has failed or is not done in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import EndingFlags, StateFlags
+from lapse.cli.context import InCluster
+from lapse.cli.flags import PlaceFlags, RunFlags
+from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
     Output,
     OutputOption,
     message,
     print_document,
+    print_page,
     print_result,
     print_table,
     print_text,
-    print_views,
 )
+from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.usage import commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import CaptureMode
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Context
+    from lapse.cli.context import Context, Work
+    from lapse.cli.flags import Flags
     from lapse.cli.waiting import ObjectChange
+    from lapse.engine.view import DetailRow, ViewPage
+    from lapse.kube.resources import Json, Kind
     from lapse.requests.addresses import Located
     from lapse.requests.submission import Capture, CaptureManifests, Restore
-    from lapse.requests.view import ObjectView
+    from lapse.requests.view import Manifests, ObjectDetails, ObjectView
+
+    T = TypeVar("T")
 
 app = App(
     "requests",
     help="Capture and restore volumes and manifests; see what lapses when.",
     help_epilogue="An ADDRESS is KIND/NAMESPACE/NAME, as in vcr/default/nightly, or KIND/NAME\n"
-    "where there is no namespace, as in keeper/ret-vcr-1.\n\n"
+    "in the namespace that -n names, or where there is none, as in keeper/ret-vcr-1.\n"
+    "A NAME alone is that of a request.\n\n"
     "Kinds: vcr (volume capture), vrr (volume restore), mcr (manifest capture),\n"
     "csched (schedule), keeper, vsc (snapshot), mcp (checkpoint), pvc (claim), pv (volume).\n\n"
-    "lapse up carries out what is asked for.",
+    "lapse up carries out what is asked for, on a cluster lapse operator.",
     default_parameter=Parameter(negative=()),
 )
 manifests = App(
@@ -58,6 +68,14 @@ _manifests_command = commands_of(manifests)
 
 class TwoGoalsError(UsageError):
     """Two goals are given. Write either --until-ready or --until-gone."""
+
+
+class ServerDirectoryError(UsageError):
+    """{option} names a directory of this machine, which a server may not have. Leave it out, and use --claim."""
+
+
+class FollowedServerError(UsageError):
+    """What happens on a server cannot be followed. Use --until-ready, --until-gone, or lapse requests list again."""
 
 
 class ModeError(UsageError):
@@ -93,7 +111,9 @@ Keep = Annotated[
     ),
 ]
 Name = Annotated[str, Parameter(help="Of the new request: lower-case letters, digits, - and .")]
-ObjectAddress = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
+ObjectAddress = Annotated[
+    str, Parameter(name="ADDRESS", help="As in vcr/default/nightly, or the NAME of a request in the namespace.")
+]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
 EveryNamespace = Annotated[
     bool, Parameter(name=["--all-namespaces", "-A"], help="In all namespaces.", show_default=False)
@@ -133,7 +153,9 @@ def capture(  # noqa: PLR0913 - one for each flag
     name: Name,
     /,
     *,
-    directory: Annotated[str | None, Parameter(metavar="PATH", help="The directory to capture.")] = None,
+    directory: Annotated[
+        str | None, Parameter(metavar="PATH", help="The directory to capture; one of this machine.")
+    ] = None,
     claim: Annotated[
         str | None,
         Parameter(metavar="NAME", help="A claim that exists; with --directory, the name of its claim."),
@@ -142,7 +164,8 @@ def capture(  # noqa: PLR0913 - one for each flag
     keep: Keep = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = StateFlags(),
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a capture of a volume or a directory.
@@ -153,14 +176,14 @@ def capture(  # noqa: PLR0913 - one for each flag
     from lapse.requests.submission import Capture
 
     asked = Capture.checked(name, namespace=namespace, directory=directory, claim=claim, mode=mode, keep=keep)
-    return _ask(asked, flags, output, waiting)
+    return _ask(asked, flags, output, waiting, cluster=cluster)
 
 
 @_command(
     "lapse requests restore monday --from vcr/default/nightly --to data-monday --wait",
     "lapse requests restore monday --from snapshot-8b0c --claim data-monday",
 )
-def restore(
+def restore(  # noqa: PLR0913 - one for each flag
     name: Name,
     /,
     *,
@@ -173,14 +196,16 @@ def restore(
         ),
     ],
     to: Annotated[
-        str | None, Parameter(metavar="PATH", help="A new directory; otherwise one in the state folder.")
+        str | None,
+        Parameter(metavar="PATH", help="A new directory of this machine; otherwise one in the state folder."),
     ] = None,
     claim: Annotated[
         str | None, Parameter(metavar="NAME", help="The new claim; otherwise named as the request.")
     ] = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = StateFlags(),
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a new claim and directory with captured data.
@@ -190,7 +215,7 @@ def restore(
     from lapse.requests.submission import Restore
 
     asked = Restore.checked(name, namespace=namespace, source=source, to=to, claim=claim)
-    return _ask(asked, flags, output, waiting)
+    return _ask(asked, flags, output, waiting, cluster=cluster)
 
 
 @_command(
@@ -208,7 +233,8 @@ def capture_manifests(
     keep: Keep = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = StateFlags(),
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a copy of the manifests of objects.
@@ -219,39 +245,51 @@ def capture_manifests(
     from lapse.requests.submission import CaptureManifests
 
     asked = CaptureManifests.checked(name, namespace=namespace, targets=target, keep=keep)
-    return _ask(asked, flags, output, waiting)
+    return _ask(asked, flags, output, waiting, cluster=cluster)
 
 
-def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output: Output, waiting: Waiting) -> int:
-    from lapse.cli.context import in_context
+def _ask(
+    asked: Capture | Restore | CaptureManifests, flags: PlaceFlags, output: Output, waiting: Waiting, *, cluster: bool
+) -> int:
     from lapse.cli.waiting import until_ready
     from lapse.engine.view import to_json
 
     waiting.check()
 
-    async def work(context: Context) -> tuple[Located, ObjectView, str | None]:
+    async def work(context: Context) -> tuple[Located, ObjectDetails, str | None]:
         from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
         from lapse.requests.submission import restored_to
 
+        _demand_here(asked, context)
         place = await asked.ask(context.store)
         if not waiting.wait:
-            return place, context.object_view(place.kind, await context.store.get(place.kind, place.key)), None
-        view = await until_ready(context, place, waiting.timeout)
+            return place, await _details(context, place), None
+        await until_ready(context, place, waiting.timeout)
         directory = await restored_to(context.store, place) if place.kind is VOLUME_RESTORE_REQUEST else None
-        return place, view, directory
+        return place, await _details(context, place), directory
 
-    place, view, directory = in_context(flags, work)
+    place, details, directory = anywhere(flags, work, cluster=cluster, rights="get, list and create on requests")
     where = {"directory": directory} if directory else {}
-    print_result(output, to_json(view) | where, _outcome(place, view, directory))
-    return ExitCode.FAILED if view.ready is False else ExitCode.DONE
+    return _tell(place, details, to_json(details) | where, output=output, directory=directory)
 
 
-def _outcome(place: Located, view: ObjectView, directory: str | None) -> str:
+def _demand_here(asked: Capture | Restore | CaptureManifests, context: Context) -> None:
+    """Refuse a directory of this machine where the objects are on another."""
+    if (context.is_remote or context.is_cluster) and getattr(asked, "directory", None) is not None:
+        raise ServerDirectoryError(option="--to" if hasattr(asked, "source") else "--directory")
+
+
+def _tell(place: Located, view: ObjectView, document: Json, *, output: Output, directory: str | None = None) -> int:
+    """Print what became of a request: that it has failed on stderr."""
     if view.ready is None:
-        return f"{place} is asked for; lapse up carries it out. See lapse requests get {place}."
-    if not view.ready:
-        return f"{place} has failed ({view.reason}): {view.message or ''}"
-    return f"{place} is ready: {view.message or ''}" + (f", which is {directory}" if directory else "")
+        said = f"Created: {place}. It is carried out by lapse up or lapse operator; see lapse requests show {place}."
+    else:
+        said = f"Completed: {place}. {view.message or ''}" + (f", which is {directory}" if directory else "")
+    if view.ready is False and not output.for_programs:
+        message(f"{place} has failed ({view.reason}): {view.message or ''}", style="red")
+    else:
+        print_result(output, document, said.rstrip())
+    return ExitCode.FAILED if view.ready is False else ExitCode.DONE
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -260,12 +298,15 @@ def _outcome(place: Located, view: ObjectView, directory: str | None) -> str:
 @_command(
     "lapse requests list",
     "lapse requests list vcr keeper --all-namespaces -o json",
+    "lapse requests list --server https://lapse.example.org",
     name="list",
 )
 def list_objects(
     *kind: Kinds,
     scope: Scope = DEFAULT_SCOPE,
-    flags: StateFlags = StateFlags(),
+    paging: Paging = FIRST_PAGE,
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List requests, their keepers and their artifacts.
@@ -273,59 +314,125 @@ def list_objects(
     Keepers and artifacts are listed with the namespace of the request that
     they were made for. EXPIRES tells when each one goes.
     """
-    from lapse.cli.context import in_context
     from lapse.requests.addresses import find_kinds
-    from lapse.requests.view import COLUMNS, read_views
+    from lapse.requests.view import COLUMNS
 
     kinds, chosen = find_kinds(kind), scope.chosen()
+    paging.check()
 
     async def work(context: Context) -> tuple[list[ObjectView], int]:
-        now = context.clock.wall_ns()
-        return await read_views(context.store, kinds, chosen, now=now, rule=context.request_ttl), now
+        return await _views(context, kinds, chosen), context.clock.wall_ns()
 
-    found, now = in_context(flags, work)
-    if output.for_programs:
-        print_document(output, {"items": found})
-    elif found:
-        print_views(found, COLUMNS, now, styles={"True": "green", "False": "red"})
-    else:
-        message(f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}.")
+    found, now = anywhere(flags, work, cluster=cluster, rights="list on what is listed")
+    none = f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}."
+    print_page(output, _page(found, kinds, paging), COLUMNS, now, none=none, styles={"True": "green", "False": "red"})
     return ExitCode.DONE
+
+
+def _page(found: list[ObjectView], kinds: Sequence[Kind[Any]], paging: Paging) -> ViewPage[ObjectView]:
+    """Return a page by kinds, as they were asked for, and by namespaces and names."""
+    from lapse.core.address import AddressError
+    from lapse.requests.addresses import locate
+    from lapse.requests.view import SHOWN_KINDS
+
+    order = {kind: at for at, kind in enumerate(kinds or SHOWN_KINDS)}
+
+    def place(one: Located) -> tuple[int, str, str] | None:
+        return None if one.kind not in order else (order[one.kind], one.key.namespace or "", one.key.name)
+
+    def placed(text: str) -> tuple[int, str, str] | None:
+        try:
+            return place(locate(text))
+        except AddressError:
+            return None
+
+    return paging.page(found, place=lambda one: place(one.place), name=lambda one: str(one.place), placed=placed)
+
+
+async def _views(context: Context, kinds: Sequence[Kind[Any]], namespace: str | None) -> list[ObjectView]:
+    """Return what a list shows; on a server, what that says of each."""
+    from lapse.cli.remote_objects import RemoteContext
+    from lapse.requests.view import SHOWN_KINDS, is_listed, read_views, typed
+
+    if not isinstance(context, RemoteContext):
+        now = context.clock.wall_ns()
+        return await read_views(context.store, kinds, namespace, now=now, rule=context.request_ttl)
+    found: list[ObjectView] = []
+    for kind in kinds or SHOWN_KINDS:
+        for one in await context.objects.all_details(kind, namespace if kind.namespaced else None):
+            shown = namespace in {None, one.namespace} if one.object is None else None
+            if shown or (one.object is not None and is_listed(kind, typed(kind, one.object), kinds, namespace)):
+                found.append(_plain(one))
+    return found
+
+
+def _plain(details: ObjectDetails) -> ObjectView:
+    from lapse.engine.view import fill
+    from lapse.requests.view import ObjectView
+
+    return fill(ObjectView, details)
 
 
 @_command(
-    "lapse requests get vcr/default/nightly",
-    "lapse requests get keeper/ret-vcr-1 -o json",
+    "lapse requests show vcr/default/nightly",
+    "lapse requests show nightly -n shop",
+    "lapse requests show keeper/ret-vcr-1 -o json",
 )
-def get(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
+def show(
+    address: ObjectAddress,
+    /,
+    *,
+    namespace: Namespace = "default",
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
     """Show one object with its keeper and artifact.
 
-    With -o json it is the whole document.
+    With -o json the whole document is there, as object.
     """
+    from lapse.requests.view import detail_rows
+
+    async def work(context: Context) -> tuple[ObjectDetails, list[DetailRow]]:
+        place = await _find(context, address, namespace)
+        details, rule, now = await _details(context, place), context.request_ttl, context.clock.wall_ns()
+        if output.for_programs or details.object is None:
+            return details, []
+        return details, await detail_rows(context.store, place, details, now=now, rule=rule)
+
+    details, rows = anywhere(flags, work, cluster=cluster, rights="get on what is shown, and on what it is related to")
+    if output.for_programs:
+        print_document(output, details)
+    else:
+        print_table(("fact", "value"), rows)
+    return ExitCode.DONE
+
+
+async def _find(context: Context, text: str, namespace: str) -> Located:
+    """Return where an object is: by its address, or the one request of a name."""
+    from lapse.requests.addresses import locate_in
+    from lapse.requests.submission import check_namespace, find_request
+
+    chosen = check_namespace(namespace)
+    if "/" in text:
+        return locate_in(chosen, text)
+    return await find_request(context.store, text, chosen, rule=context.request_ttl, now=context.clock.wall_ns())
+
+
+async def _details(context: Context, place: Located) -> ObjectDetails:
+    """Return an object with its document; on a server, what that says of it."""
     from dataclasses import replace
 
-    from lapse.cli.context import in_context
+    from lapse.cli.remote_objects import RemoteContext
     from lapse.kube.resources import Document
-    from lapse.requests.addresses import locate
     from lapse.requests.submission import or_lapsed
-    from lapse.requests.view import detail_rows, typed
+    from lapse.requests.view import details_of
 
-    place = locate(address)
-
-    async def work(context: Context) -> Any:  # noqa: ANN401 - a document, or rows
-        store, rule, now = context.store, context.request_ttl, context.clock.wall_ns()
-        reading = store.get(replace(place.kind, type=Document), place.key)
-        document = place.kind.body(await or_lapsed(store, place, reading, rule=rule, now=now))
-        if output.for_programs:
-            return document
-        return await detail_rows(store, place, typed(place.kind, document), now=now, rule=rule)
-
-    found = in_context(flags, work)
-    if output.for_programs:
-        print_document(output, found)
-    else:
-        print_table(("fact", "value"), found)
-    return ExitCode.DONE
+    store, rule, now = context.store, context.request_ttl, context.clock.wall_ns()
+    if isinstance(context, RemoteContext):
+        return await or_lapsed(store, place, context.objects.details(place), rule=rule, now=now)
+    found = await or_lapsed(store, place, store.get(replace(place.kind, type=Document), place.key), rule=rule, now=now)
+    return details_of(place.kind, place.kind.body(found), now=now, rule=rule)
 
 
 @_command(
@@ -343,7 +450,8 @@ def watch(
     ] = None,
     timeout: Timeout = "never",
     scope: Scope = DEFAULT_SCOPE,
-    flags: StateFlags = StateFlags(),
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Print what happens, until Ctrl-C or --timeout.
@@ -351,61 +459,79 @@ def watch(
     With -o json every line is a JSON document of its own.
     """
     from lapse.cli.waiting import timeout_seconds
-    from lapse.requests.addresses import find_kinds, locate
+    from lapse.requests.addresses import find_kinds
 
     if until_ready is not None and until_gone is not None:
         raise TwoGoalsError
-    seconds = timeout_seconds(timeout)
-    if until_ready is not None:
-        return _wait_until_ready(locate(until_ready), timeout, flags, output)
-    if until_gone is not None:
-        return _wait_until_gone(locate(until_gone), timeout, flags, output)
-    return _print_changes(find_kinds(kind), scope.chosen(), seconds, flags=flags, output=output)
+    seconds, chosen = timeout_seconds(timeout), scope.chosen()
+    if until_ready is not None or until_gone is not None:
+        waited = _wait_until_gone if until_ready is None else _wait_until_ready
+        goal = until_ready or until_gone or ""
+        return waited(goal, timeout=timeout, namespace=scope.namespace, flags=flags, output=output, cluster=cluster)
+    return _print_changes(find_kinds(kind), chosen, seconds, flags=flags, output=output, cluster=cluster)
 
 
-def _wait_until_ready(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
-    from lapse.cli.context import in_context
+def _wait_until_ready(
+    address: str, *, timeout: str, namespace: str, flags: PlaceFlags, output: Output, cluster: bool
+) -> int:
     from lapse.cli.waiting import until_ready
 
-    view = in_context(flags, lambda context: until_ready(context, place, timeout))
-    print_result(output, view, _outcome(place, view, None))
-    return ExitCode.DONE if view.ready else ExitCode.FAILED
+    async def work(context: Context) -> tuple[Located, ObjectView]:
+        place = await _find(context, address, namespace)
+        await until_ready(context, place, timeout)
+        return place, _plain(await _details(context, place))
+
+    from lapse.engine.view import to_json
+
+    place, view = anywhere(flags, work, cluster=cluster, rights="get, list and watch on requests")
+    return _tell(place, view, to_json(view), output=output)
 
 
-def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
-    from lapse.cli.context import in_context
+def _wait_until_gone(
+    address: str, *, timeout: str, namespace: str, flags: PlaceFlags, output: Output, cluster: bool
+) -> int:
     from lapse.cli.waiting import until_gone
+    from lapse.requests.addresses import locate_in
 
-    was_there = in_context(flags, lambda context: until_gone(context, place, timeout))
-    said = f"{place} is gone." if was_there else f"{place} is not there."
+    async def work(context: Context) -> tuple[Located, bool]:
+        place = locate_in(namespace, address) if "/" in address else await _find(context, address, namespace)
+        return place, await until_gone(context, place, timeout)
+
+    place, was_there = anywhere(flags, work, cluster=cluster, rights="get, list and watch on requests")
+    said = f"Gone: {place}." if was_there else f"Gone: {place}. It was not there."
     print_result(output, {"address": str(place.address), "gone": True, "was_there": was_there}, said)
     return ExitCode.DONE
 
 
 def _print_changes(
-    kinds: Iterable[Any], namespace: str | None, seconds: float | None, *, flags: StateFlags, output: Output
+    kinds: Sequence[Kind[Any]],
+    namespace: str | None,
+    seconds: float | None,
+    *,
+    flags: PlaceFlags,
+    output: Output,
+    cluster: bool,
 ) -> int:
     import asyncio
     from contextlib import suppress
 
-    from lapse.cli.context import in_context
     from lapse.cli.waiting import follow
     from lapse.requests.view import SHOWN_KINDS, is_listed
 
-    chosen = tuple(kinds)
-
     async def work(context: Context) -> None:
+        if context.is_remote:
+            raise FollowedServerError
         printer = _Printer(context, output)
 
         def report(one: ObjectChange) -> None:
-            if is_listed(one.kind, one.object, chosen, namespace):
+            if is_listed(one.kind, one.object, kinds, namespace):
                 printer.report(one)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await follow(context, chosen or SHOWN_KINDS, namespace, report)
+                await follow(context, kinds or SHOWN_KINDS, namespace, report)
 
-    in_context(flags, work)
+    anywhere(flags, work, cluster=cluster, rights="list and watch on what is followed")
     return ExitCode.DONE
 
 
@@ -436,11 +562,16 @@ class _Printer:
 # --- deleting ---------------------------------------------------------------------------------------------------------
 
 
-@_command(
-    "lapse requests delete vcr/default/nightly",
-)
+@_command("lapse requests delete vcr/default/nightly", "lapse requests delete nightly -n shop --yes")
 def delete(
-    address: ObjectAddress, /, *, flags: EndingFlags = EndingFlags(), output: OutputOption = Output.TABLE
+    address: ObjectAddress,
+    /,
+    *,
+    namespace: Namespace = "default",
+    yes: Yes = False,
+    flags: RunFlags = RunFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
 ) -> int:
     """Delete a request before its time, or a claim.
 
@@ -448,17 +579,40 @@ def delete(
     restore has made stays, and so does the directory of a claim. A keeper can
     be deleted once its request is gone, or if it never goes by itself (--keep
     never), and what it keeps goes with it. What is held, or has made
-    something that is held, is not deleted.
+    something that is held, is not deleted. On a terminal it asks before.
     """
-    from lapse.cli.context import in_context
-    from lapse.requests.addresses import locate
+    from lapse.requests.addresses import locate_in
     from lapse.requests.expiry import demand_deletable
 
-    place = locate(address)
-    demand_deletable(place)
-    said = in_context(flags, lambda context: delete_in_folder(context, place))
-    print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
+    if "/" in address:
+        demand_deletable(locate_in(namespace, address))
+    confirm(f"Delete {address}", yes=yes)
+
+    async def work(context: Context) -> tuple[Located, str]:
+        place = await _find(context, address, namespace)
+        return place, await deleteanywhere(context, place)
+
+    place, said = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
+    print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}".rstrip())
     return ExitCode.DONE
+
+
+async def deleteanywhere(context: Context, place: Located) -> str:
+    """Delete an object, and say what happens then to what it has made, as far as that is known."""
+    from lapse.cli.remote_objects import RemoteContext
+    from lapse.engine.verbs.contract import DeleteRequest
+    from lapse.requests.api.kinds import REQUEST_KINDS
+    from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
+
+    asked = DeleteRequest(address=str(place.address))
+    if isinstance(context, RemoteContext):
+        if place.kind in {*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM}:
+            await context.client.requests.delete(str(place))
+            return ""
+        return (await context.client.delete(asked)).says or ""
+    if context.is_cluster:
+        return (await (await context.service()).delete(asked)).says or ""
+    return await delete_in_folder(context, place)
 
 
 async def delete_in_folder(context: Context, place: Located) -> str:
@@ -503,36 +657,64 @@ async def delete_in_folder(context: Context, place: Located) -> str:
 @_manifests_command(
     "lapse requests manifests show mcp-0123456789abcdef",
     "lapse requests manifests show mcp-0123456789abcdef -o json",
+    name="show",
 )
-def show(
-    checkpoint: Annotated[str, Parameter(help="The name of a checkpoint, as lapse requests list mcp shows it.")],
+def show_manifests(
+    checkpoint: Annotated[
+        str, Parameter(help="The name or address of a checkpoint, as lapse requests list mcp shows it.")
+    ],
     /,
     *,
-    flags: StateFlags = StateFlags(),
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Print the manifests of a checkpoint, proven to be what was captured.
 
     Every chunk must be there, in order, with its checksum; otherwise nothing
-    is printed. With -o json it is one JSON array of manifests.
+    is printed. With -o json the manifests are items.
     """
-    from lapse.cli.context import in_context
-    from lapse.requests.controllers.manifests import read_checkpoint
-    from lapse.requests.submission import check_name
+    from lapse.requests.addresses import locate
+    from lapse.requests.api.kinds import MANIFEST_CHECKPOINT
+    from lapse.requests.submission import NotValidError, check_name
 
-    name = check_name(checkpoint.removeprefix("mcp/"), "CHECKPOINT")
-    found = in_context(flags, lambda context: read_checkpoint(context.store, name))
+    place = locate(checkpoint if "/" in checkpoint else f"mcp/{check_name(checkpoint, 'CHECKPOINT')}")
+    if place.kind is not MANIFEST_CHECKPOINT:
+        raise NotValidError(what=checkpoint, problem="expected the name of a checkpoint, or checkpoint/NAME")
+
+    async def work(context: Context) -> Manifests:
+        from lapse.cli.remote_objects import RemoteContext
+        from lapse.requests.controllers.manifests import read_checkpoint
+        from lapse.requests.view import Manifests
+
+        if isinstance(context, RemoteContext):
+            return await context.client.requests.manifests(place.key.name)
+        return Manifests(place.key.name, await read_checkpoint(context.store, place.key.name))
+
+    found = anywhere(flags, work, cluster=cluster, rights="get on manifestcheckpoints and list on their chunks")
     if output.for_programs:
         print_document(output, found)
         return ExitCode.DONE
     rows = [
         (one.get("apiVersion", ""), one.get("kind", ""), meta.get("namespace") or "-", meta.get("name", ""))
-        for one in found
+        for one in found.items
         for meta in (one.get("metadata", {}),)
     ]
     print_table(("api version", "kind", "namespace", "name"), rows)
-    message(f"{len(found)} manifest{'' if len(found) == 1 else 's'}, verified. Use -o json to see them whole.")
+    count = len(found.items)
+    message(f"{count} manifest{'' if count == 1 else 's'}, verified. Use -o json to see them whole.")
     return ExitCode.DONE
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def anywhere(flags: Flags, work: Work[T], *, cluster: bool, rights: str) -> T:
+    """Do some work where the flags say: state folder, cluster or server."""
+    from lapse.cli.context import in_context
+    from lapse.cli.remote_objects import at_server
+
+    return in_context(flags, work, remote=at_server(flags, work), cluster=cluster, rights=lambda _: rights)
 
 
 app.command(

@@ -1,6 +1,7 @@
 """``lapse retention``: policies about how many objects of any kind stay, and how long.
 
-``lint`` and ``rbac`` read files and touch nothing; ``status`` reads what the last passes wrote; ``run`` is a pass, now.
+``list`` and ``show`` read what the last passes wrote; ``run`` is a pass, now; ``lint`` and ``rbac`` read files and
+touch nothing. Policies are made and removed by kubectl, or stand in the settings.
 """
 
 from __future__ import annotations
@@ -24,31 +25,43 @@ from lapse.cli.output import (
     OutputOption,
     message,
     print_document,
+    print_page,
     print_table,
     print_text,
-    print_views,
 )
+from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import commands_of
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.cli.retention_pass import Done
+    from lapse.client import AsyncClient
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.lint import Finding
     from lapse.history.policy.policy import Policy
+    from lapse.history.view import PolicyView
     from lapse.kube.resources import Kind
 
 app = App(
     "retention",
     help="Limit the age and the number of objects of any kind, by policies.",
-    help_epilogue="A POLICY is a file with RetentionPolicy documents, YAML or JSON; - is stdin.",
+    help_epilogue="A POLICY is the name of one, or a file with RetentionPolicy documents, YAML or JSON;\n"
+    "- is stdin. Policies stand in retention_policies of the settings, or are made and\n"
+    "deleted on a cluster by kubectl: there is no create and no delete here.",
     default_parameter=Parameter(negative=()),
 )
 _STYLES: Final = {"error": "red", "warning": "yellow", "True": "green", "False": "red"}
 Files = Annotated[
     str,
     Parameter(name="POLICY", help="Files with RetentionPolicy documents; - is stdin.", allow_leading_hyphen=True),
+]
+Policies = Annotated[
+    str,
+    Parameter(
+        name="POLICY", help="Names of policies, or files with RetentionPolicy documents.", allow_leading_hyphen=True
+    ),
 ]
 _command = commands_of(app)
 
@@ -62,7 +75,15 @@ class SameNameError(UsageError):
 
 
 class NoSuchPolicyError(LapseError):
-    """There is no retention policy {name} in {place}; lapse retention status shows the existing ones."""
+    """There is no retention policy {name} in {place}; lapse retention list shows the existing ones."""
+
+
+class ServerFileError(UsageError):
+    """{file} is a file, and a server runs the policies that it has. Name one of them, as lapse retention list does."""
+
+
+class SeveralPoliciesError(UsageError):
+    """{file} holds {count} policies, and one is shown. lapse retention list {file} lists them."""
 
 
 def _read_policies(files: Sequence[str]) -> list[tuple[RetentionPolicy, Policy]]:
@@ -83,88 +104,166 @@ def _read_policies(files: Sequence[str]) -> list[tuple[RetentionPolicy, Policy]]
 
 @_command(
     "lapse retention run old-jobs.yaml --dry-run --cluster",
-    "lapse retention run old-jobs.yaml --cluster",
+    "lapse retention run old-jobs --server https://lapse.example.org",
 )
 def run(
-    *policy: Files,
+    *policy: Policies,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     flags: RunFlags = RunFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Run the policies of files once, now.
+    """Run policies once, now.
 
-    Lists what they end. The policies need not be stored; stored ones
+    Lists what they end. The policies of files need not be stored; stored ones
     protect what they keep. A policy with dryRun, which is true until it is
-    set to false, ends nothing.
+    set to false, ends nothing. A server runs the policies that it has.
     """
     from lapse.cli.context import in_context
-    from lapse.cli.retention_pass import Done, finish, pass_over
+    from lapse.cli.retention_pass import finish, pass_over
 
-    documents = [one for one, _ in _read_policies(policy)]
-    names = [one.metadata.name for one in documents]
+    files, stored = _split(policy)
+    documents = [one for one, _ in _read_policies(files)] if files or not stored else []
+    names = [*(one.metadata.name for one in documents), *stored]
     if len(set(names)) < len(names):
         raise SameNameError(name=next(name for name in names if names.count(name) > 1))
 
     async def work(context: Context) -> Done:
+        await _demand_stored(context, stored)
         return await pass_over(context, only=names, instead=documents, dry_run=dry_run)
 
-    kinds = ", ".join(sorted({one.spec.selector.kind for one in documents}))
+    async def remote(client: AsyncClient) -> Done:
+        if files:
+            raise ServerFileError(file="stdin" if files[0] == "-" else files[0])
+        return await _run_on_server(client, stored, dry_run=dry_run)
+
+    kinds = ", ".join(sorted({one.spec.selector.kind for one in documents})) or "objects"
     rights = f"list and delete on what the policies select ({kinds}), list on retentionpolicies"
-    done = in_context(flags, work, cluster=cluster, rights=lambda _: rights)
+    done = in_context(flags, work, remote=remote, cluster=cluster, rights=lambda _: rights)
     return finish(done, output, pending=detailed_exitcode)
 
 
-# --- status -----------------------------------------------------------------------------------------------------------
+async def _demand_stored(context: Context, names: Sequence[str]) -> None:
+    found = {one.metadata.name for one in await _stored(context)} if names else set()
+    for name in names:
+        if name not in found:
+            raise NoSuchPolicyError(name=name, place=context.name)
 
 
-@_command("lapse retention status", "lapse retention status old-jobs --cluster", "lapse retention status policies.yaml")
-def status(
-    policy: Annotated[str | None, Parameter(help="One policy, to show all about it; or a file with policies.")] = None,
+async def _run_on_server(client: AsyncClient, names: Sequence[str], *, dry_run: bool) -> Done:
+    """Run policies of a server, one after the other."""
+    from lapse.cli.retention_pass import Done, pass_on_server
+    from lapse.history.view import PassView
+
+    passes = [await pass_on_server(client, name, dry_run=dry_run) for name in names]
+    items = [item for one in passes for item in one.report.items]
+    return Done(PassView(items, [result for one in passes for result in one.report.policies]), dry_run)
+
+
+def _split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return which of what was given are files, and which are names of policies."""
+    from pathlib import Path
+
+    from lapse.objects.metadata_rules import name_problems
+
+    def is_file(one: str) -> bool:
+        looks_so = one.endswith((".yaml", ".yml", ".json")) or any(name_problems(one))
+        return one == "-" or looks_so or Path(one).is_file()
+
+    files = [one for one in given if is_file(one)]
+    return files, [one for one in given if one not in files]
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse retention list",
+    "lapse retention list policies.yaml --cluster",
+    name="list",
+)
+def list_policies(
+    *policy: Policies,
+    paging: Paging = FIRST_PAGE,
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List policies, with their last and next passes.
+
+    All of them, or those that are named. The policies of the settings are
+    among them, once a process runs with them.
+    """
+    from lapse.history.view import POLICY_COLUMNS
+
+    paging.check()
+    files, names = _split(policy)
+    names += [one.metadata.name for one, _ in _read_policies(files)] if files else []
+    found, now = _look(flags, names, cluster=cluster)
+    page = paging.page(found, place=lambda one: one.name, name=lambda one: one.name, placed=str)
+    none = "There are no policies. A process that runs with the settings of the history makes its own."
+    print_page(output, page, POLICY_COLUMNS, now, none=none, styles=_STYLES)
+    return ExitCode.DONE
+
+
+@_command("lapse retention show history", "lapse retention show old-jobs --cluster")
+def show(
+    policy: Annotated[str, Parameter(help="The name of a policy, or a file with one.")],
     /,
     *,
     flags: PlaceFlags = PlaceFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Show the last and the next passes of the policies.
+    """Show a policy, and what its last pass did."""
+    from lapse.history.api.kinds import RETENTION_POLICY
+    from lapse.history.view import policy_rows
 
-    The policies of the settings are among them, once a process runs with them.
-    """
-    from lapse.cli.context import in_context
-    from lapse.history.view import POLICY_COLUMNS, policy_rows, policy_view
-
-    names = None if policy is None else _named(policy)
-
-    async def work(context: Context) -> tuple[list[RetentionPolicy], int]:
-        from lapse.history.policy.policies import load_policies
-
-        loaded = await load_policies(context.store)
-        found = {one.metadata.name: one for one, _ in (*loaded.policies, *loaded.broken)}
-        for missing in set(names or ()) - set(found):
-            raise NoSuchPolicyError(name=missing, place=context.name)
-        return [found[name] for name in (sorted(found) if names is None else names)], context.clock.wall_ns()
-
-    found, now = in_context(flags, work, cluster=cluster, rights=lambda _: "list on retentionpolicies")
-    views = [policy_view(one) for one in found]
+    files, names = _split([policy])
+    names += [one.metadata.name for one, _ in _read_policies(files)] if files else []
+    if len(names) > 1:
+        raise SeveralPoliciesError(file=policy, count=len(names))
+    (view,), now = _look(flags, names, cluster=cluster)
     if output.for_programs:
-        print_document(output, views[0] if names == [policy] else {"items": views})
-    elif names == [policy]:
-        print_table(("fact", "value"), policy_rows(found[0], now))
-    elif found:
-        print_views(views, POLICY_COLUMNS, now, styles=_STYLES)
+        print_document(output, view)
     else:
-        message("There are no policies. A process that runs with the settings of the history makes its own.")
+        print_table(("fact", "value"), policy_rows(RETENTION_POLICY.convert(view.object), now))
     return ExitCode.DONE
 
 
-def _named(given: str) -> list[str]:
-    """Return the name of a policy, or those of the policies in a file."""
-    from pathlib import Path
+def _look(flags: PlaceFlags, names: Sequence[str], *, cluster: bool) -> tuple[list[PolicyView], int]:
+    """Return the policies of these names, without names all of them; raises `NoSuchPolicyError`."""
+    from lapse.cli.context import in_context
+    from lapse.history.view import policy_view
 
-    is_file = given == "-" or Path(given).is_file()
-    return [one.metadata.name for one, _ in _read_policies([given])] if is_file else [given]
+    async def work(context: Context) -> tuple[list[PolicyView], int]:
+        found = [policy_view(one) for one in await _stored(context)]
+        return _named(found, names, context.name), context.clock.wall_ns()
+
+    async def remote(client: AsyncClient) -> tuple[list[PolicyView], int]:
+        from lapse.cli.remote import read_pages
+        from lapse.core.clock import SystemClock
+
+        found = await read_pages(client.retention.list, limit=0)
+        return _named(found.items, names, str(client.server)), SystemClock().wall_ns()
+
+    return in_context(flags, work, remote=remote, cluster=cluster, rights=lambda _: "list on retentionpolicies")
+
+
+async def _stored(context: Context) -> list[RetentionPolicy]:
+    from lapse.history.policy.policies import load_policies
+
+    loaded = await load_policies(context.store)
+    return [one for one, _ in (*loaded.policies, *loaded.broken)]
+
+
+def _named(found: list[PolicyView], names: Sequence[str], place: str) -> list[PolicyView]:
+    known = {one.name: one for one in found}
+    for name in names:
+        if name not in known:
+            raise NoSuchPolicyError(name=name, place=place)
+    return [known[name] for name in dict.fromkeys(names)] if names else found
 
 
 # --- files only -------------------------------------------------------------------------------------------------------

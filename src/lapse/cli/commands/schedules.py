@@ -1,7 +1,7 @@
 """``lapse requests schedule``: captures again and again, and which of their artifacts stay.
 
-The commands work on the object store of the state folder, or with --cluster on a cluster; a running `lapse up` or
-`lapse operator` makes the runs.
+The commands work on the object store of the state folder, on a cluster, or on a running Lapse that ``--server`` names;
+`lapse up` or `lapse operator` makes the runs.
 """
 
 from __future__ import annotations
@@ -10,39 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.context import InCluster, in_context
+from lapse.cli.commands.requests import DEFAULT_SCOPE, Namespace, Scope, anywhere
+from lapse.cli.context import InCluster
 from lapse.cli.flags import PlaceFlags, RunFlags
+from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
     Output,
     OutputOption,
     message,
     print_document,
+    print_page,
     print_result,
     print_table,
     print_views,
 )
+from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.usage import commands_of
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.engine.view import ViewPage
     from lapse.kube.resources import ObjectKey
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import CaptureSchedule
-    from lapse.requests.schedules.view import RunView, ScheduleView
+    from lapse.requests.schedules.view import ScheduleDetails, ScheduleView
     from lapse.requests.submission import ScheduleChanges
 
 app = App(
     "schedule",
     help="Capture by the clock; keep the newest of each day.",
-    help_epilogue="lapse up makes the runs, on a cluster lapse operator.",
+    help_epilogue="A schedule is named NAME, or csched/NAMESPACE/NAME as lists print it.\n\n"
+    "lapse up makes the runs, on a cluster lapse operator.",
     sort_key=90,  # behind the others
     default_parameter=Parameter(negative=()),
 )
 _command = commands_of(app)
 
-Name = Annotated[str, Parameter(help="Of the schedule.")]
-Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
+Name = Annotated[str, Parameter(help="Of the schedule, or its address, as in csched/default/nightly.")]
 _RIGHTS: Final = "get, list, create and patch on captureschedules"
 _TRIES: Final = 5
 """How often a change or deletion is tried while others write."""
@@ -117,8 +122,8 @@ def create(  # noqa: PLR0913 - one for each flag
         made = await asked.ask(context.store)
         return made, context.clock.wall_ns(), await missing_claim(context.store, made)
 
-    made, now, missing = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    return _tell(made, now, missing, output, said="is there", asks=bool(target) and (cluster or flags.names_cluster))
+    made, now, missing = anywhere(flags, work, cluster=cluster, rights=_RIGHTS)
+    return _tell(made, now, missing, output, said="Created", asks=bool(target) and (cluster or flags.names_cluster))
 
 
 @_command(
@@ -183,8 +188,8 @@ def edit(  # noqa: PLR0913 - one for each flag
         changed = await _edit(context, key, asked)
         return changed, context.clock.wall_ns(), await missing_claim(context.store, changed) if claim else None
 
-    made, now, missing = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    return _tell(made, now, missing, output, said="is changed", asks=bool(target) and (cluster or flags.names_cluster))
+    made, now, missing = anywhere(flags, work, cluster=cluster, rights=_RIGHTS)
+    return _tell(made, now, missing, output, said="Changed", asks=bool(target) and (cluster or flags.names_cluster))
 
 
 async def _edit(context: Context, key: ObjectKey, asked: ScheduleChanges) -> CaptureSchedule:
@@ -203,8 +208,9 @@ def _tell(made: CaptureSchedule, now: int, missing: str | None, output: Output, 
     from lapse.requests.schedules.view import schedule_view
 
     view = schedule_view(made, now=now)
-    unless = ", if the operator makes scheduled captures of manifests (see schedule show)" if asks and view.next else ""
-    print_result(output, view, f"{view.address} {said}; {_next(view, now)}{unless}.")
+    unless = ", if the operator makes scheduled captures of manifests (see schedule show)"
+    asked = unless if asks and view.next_runs_at else ""
+    print_result(output, view, f"{said}: {view.address}. {_next(view, now)}{asked}.")
     if missing is not None:
         message(f"warning: There is no {missing} now. No run is made until there is one.", style="yellow")
     return ExitCode.DONE
@@ -214,44 +220,64 @@ def _next(view: ScheduleView, now: int) -> str:
     from lapse.core.duration import short
 
     if view.suspended:
-        return "it is suspended"
-    if not view.next:
-        return f"it has no run to come: {(view.no_run or '').rstrip('.')}"
-    return f"the next run is at {view.next[0]}, in {short(view.next[0] - now)}"
+        return "It is suspended"
+    if not view.next_runs_at:
+        return f"It has no run to come: {(view.no_run or '').rstrip('.')}"
+    return f"The next run is at {view.next_runs_at[0]}, in {short(view.next_runs_at[0] - now)}"
 
 
 @_command("lapse requests schedule list", "lapse requests schedule list --all-namespaces -o json", name="list")
 def list_schedules(
     *,
-    namespace: Namespace = "default",
-    all_namespaces: Annotated[
-        bool, Parameter(name=["--all-namespaces", "-A"], help="In all namespaces.", show_default=False)
-    ] = False,
+    scope: Scope = DEFAULT_SCOPE,
+    paging: Paging = FIRST_PAGE,
     flags: PlaceFlags = PlaceFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List schedules, with their last and next runs."""
-    from lapse.requests.schedules.view import COLUMNS, schedule_view
-    from lapse.requests.submission import check_namespace
+    from lapse.requests.schedules.view import COLUMNS
 
-    chosen = None if all_namespaces else check_namespace(namespace)
+    chosen = scope.chosen()
+    paging.check()
 
     async def work(context: Context) -> tuple[list[ScheduleView], int]:
-        from lapse.requests.api.kinds import CAPTURE_SCHEDULE
+        return await _views(context, chosen), context.clock.wall_ns()
 
-        now = context.clock.wall_ns()
-        found = await context.store.list(CAPTURE_SCHEDULE, namespace=chosen)
-        return [schedule_view(one, now=now) for one in found.items], now
-
-    found, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    if output.for_programs:
-        print_document(output, {"items": found})
-    elif found:
-        print_views(found, COLUMNS, now, styles={"True": "green", "False": "red"})
-    else:
-        message(f"There are no schedules{'' if chosen is None else f' in the namespace {chosen}'}.")
+    found, now = anywhere(flags, work, cluster=cluster, rights=_RIGHTS)
+    none = f"There are no schedules{'' if chosen is None else f' in the namespace {chosen}'}."
+    styles = {"True": "green", "False": "red"}
+    print_page(output, _page(found, paging), COLUMNS, now, none=none, styles=styles)
     return ExitCode.DONE
+
+
+async def _views(context: Context, namespace: str | None) -> list[ScheduleView]:
+    from functools import partial
+
+    from lapse.cli.remote import read_pages
+    from lapse.cli.remote_objects import RemoteContext
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE
+    from lapse.requests.schedules.view import schedule_view
+
+    if isinstance(context, RemoteContext):
+        return (await read_pages(partial(context.client.schedules.list, namespace=namespace), limit=0)).items
+    found, now = await context.store.list(CAPTURE_SCHEDULE, namespace=namespace), context.clock.wall_ns()
+    return [schedule_view(one, now=now) for one in found.items]
+
+
+def _page(found: list[ScheduleView], paging: Paging) -> ViewPage[ScheduleView]:
+    from lapse.core.address import AddressError
+    from lapse.requests.addresses import locate
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE
+
+    def placed(text: str) -> tuple[str, str] | None:
+        try:
+            place = locate(text)
+        except AddressError:
+            return None
+        return (place.key.namespace or "", place.key.name) if place.kind is CAPTURE_SCHEDULE else None
+
+    return paging.page(found, place=lambda one: (one.namespace, one.name), name=lambda one: one.address, placed=placed)
 
 
 @_command("lapse requests schedule show nightly", "lapse requests schedule show nightly --cluster -n shop")
@@ -265,36 +291,42 @@ def show(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Show a schedule: its next runs, what is kept of it, and why."""
-    from lapse.engine.view import to_json
-    from lapse.requests.schedules.view import RUN_COLUMNS, detail_rows, read_runs, schedule_view
+    from lapse.requests.schedules.view import RUN_COLUMNS, detail_rows
 
     key = _key(name, namespace)
 
-    async def work(context: Context) -> tuple[ScheduleView, list[RunView] | None, int]:
-        from lapse.kube.errors import ForbiddenError
+    async def work(context: Context) -> tuple[ScheduleDetails, int]:
+        return await _details(context, key), context.clock.wall_ns()
 
-        now = context.clock.wall_ns()
-        found = await _read(context, key)
-        runs: list[RunView] | None
-        try:
-            runs = await read_runs(context.store, found)
-        except ForbiddenError:  # they belong to no namespace, and many people may list nothing outside of theirs
-            runs = None
-        return schedule_view(found, now=now), runs, now
-
-    view, runs, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
+    details, now = anywhere(flags, work, cluster=cluster, rights=_RIGHTS)
     if output.for_programs:
-        print_document(output, to_json(view) | {"runs": None if runs is None else [to_json(one) for one in runs]})
+        print_document(output, details)
     else:
-        print_table(("fact", "value"), detail_rows(view, now))
-        if runs:
-            print_views(runs, RUN_COLUMNS, now)
-    if runs is None:
+        print_table(("fact", "value"), detail_rows(details, now))
+        if details.runs:
+            print_views(details.runs, RUN_COLUMNS, now)
+    if details.runs is None:
         message(
             "You may not list its runs: that takes list on objectkeepers, volumesnapshotcontents and"
             " manifestcheckpoints in the whole cluster."
         )
     return ExitCode.DONE
+
+
+async def _details(context: Context, key: ObjectKey) -> ScheduleDetails:
+    from lapse.cli.remote_objects import RemoteContext
+    from lapse.kube.errors import NotFoundError
+    from lapse.requests.addresses import Located
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE
+    from lapse.requests.schedules.view import read_details
+    from lapse.requests.submission import NoScheduleError
+
+    if not isinstance(context, RemoteContext):
+        return await read_details(context.store, await _read(context, key), now=context.clock.wall_ns())
+    try:
+        return await context.client.schedules.show(str(Located(CAPTURE_SCHEDULE, key)))
+    except NotFoundError as error:
+        raise NoScheduleError(schedule=key) from error
 
 
 @_command("lapse requests schedule suspend nightly")
@@ -335,8 +367,9 @@ def _set_suspend(key: ObjectKey, flags: PlaceFlags, output: Output, *, cluster: 
         changed = await context.store.patch(CAPTURE_SCHEDULE, key, changes, uid=found.metadata.uid)
         return schedule_view(changed, now=now), now
 
-    view, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    print_result(output, view, f"{view.address}: {_next(view, now)}.")
+    view, now = anywhere(flags, work, cluster=cluster, rights=_RIGHTS)
+    said = f"Suspended: {view.address}." if suspended else f"Resumed: {view.address}. {_next(view, now)}."
+    print_result(output, view, said)
     return ExitCode.DONE
 
 
@@ -346,27 +379,43 @@ def delete(
     /,
     *,
     namespace: Namespace = "default",
+    yes: Yes = False,
     flags: RunFlags = RunFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Delete a schedule, unless it is held.
 
-    What it has kept stays for a while, which is told, and then goes.
+    What it has kept stays for a while, which is told, and then goes. On a
+    terminal it asks before.
     """
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE
 
     place = Located(CAPTURE_SCHEDULE, _key(name, namespace))
+    confirm(f"Delete {place}", yes=yes)
 
     async def work(context: Context) -> str:
         from lapse.cli.commands.requests import delete_in_folder
+        from lapse.cli.remote_objects import RemoteContext
 
+        if isinstance(context, RemoteContext):
+            details = await _details(context, place.key)
+            await context.client.schedules.delete(str(place))
+            return _kept(details)
         return await (_delete_on_cluster(context, place) if context.is_cluster else delete_in_folder(context, place))
 
-    said = in_context(flags, work, cluster=cluster, rights=lambda _: "get and delete on captureschedules")
-    print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}")
+    said = anywhere(flags, work, cluster=cluster, rights="get and delete on captureschedules")
+    print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}")
     return ExitCode.DONE
+
+
+def _kept(details: ScheduleDetails) -> str:
+    """Say what a schedule of a server has kept; for how long, the keepers there say."""
+    kept = details.kept
+    if not kept:
+        return "It has kept nothing."
+    return f"It keeps {kept} artifact{'' if kept == 1 else 's'}, for as long as the keepers of its runs say."
 
 
 async def _delete_on_cluster(context: Context, place: Located) -> str:
@@ -410,15 +459,13 @@ async def _read(context: Context, key: ObjectKey) -> CaptureSchedule:
 def _key(name: str, namespace: str) -> ObjectKey:
     """Return where a schedule is: NAME, or its address as lists and messages print it."""
     from lapse.kube.resources import ObjectKey
-    from lapse.requests.addresses import locate
+    from lapse.requests.addresses import locate_in
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE
     from lapse.requests.submission import NotValidError, check_name, check_namespace
 
     if "/" not in name:
         return ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
-    place = locate(name)
+    place = locate_in(check_namespace(namespace), name)
     if place.kind is not CAPTURE_SCHEDULE:
         raise NotValidError(what=name, problem="expected the name of a schedule, or csched/NAMESPACE/NAME")
-    if namespace not in {"default", place.key.namespace}:
-        raise NotValidError(what=f"--namespace {namespace}", problem=f"{name} names another namespace")
     return place.key

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import UNREADABLE_EXTENSION
 from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.extensions import extension_of
-from lapse.engine.view import Moment, known
+from lapse.engine.view import Moment, fill, known
 from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ConditionStatus, ready_condition
 from lapse.requests.addresses import Located
@@ -61,9 +61,9 @@ class ScheduleView(Struct, frozen=True):
     message: str | None
     active: int
     kept: int
-    last: Annotated[Moment | None, Meta(description="The time of the last run")]
-    last_successful: Annotated[Moment | None, Meta(description="The time of the newest run with an artifact")]
-    next: Annotated[list[Moment], Meta(description="The next runs; none while it is suspended or makes none")]
+    last_run_at: Annotated[Moment | None, Meta(description="The time of the last run")]
+    last_successful_at: Annotated[Moment | None, Meta(description="The time of the newest run with an artifact")]
+    next_runs_at: Annotated[list[Moment], Meta(description="The next runs; none while it is suspended or makes none")]
     no_run: Annotated[str | None, Meta(description="Why there is no run to come, if there is none")]
 
 
@@ -72,7 +72,7 @@ class RunView(Struct, frozen=True):
 
     keeper: str
     request: Annotated[str | None, Meta(description="The request that made it, which lapses soon")]
-    scheduled: Moment | None
+    scheduled_at: Moment | None
     artifact: Annotated[str | None, Meta(description="The name of its snapshot or checkpoint, to restore it by")]
     ready: bool
     stays: Annotated[list[str], Meta(description="The tiers in which it has a place; none: it goes")]
@@ -85,6 +85,18 @@ class RunView(Struct, frozen=True):
         return why if self.extended_until is None else f"{why}, extended until {self.extended_until}"
 
 
+class ScheduleDetails(ScheduleView, frozen=True):
+    """A schedule with its runs, and whole."""
+
+    runs: Annotated[list[RunView] | None, Meta(description="The newest first; null where they may not be listed")]
+    object: Annotated[dict[str, Any], Meta(description="The document")]
+
+    @property
+    def etag(self) -> str:
+        """Its version as HTTP has it, for If-Match."""
+        return f'"{self.object["metadata"]["resourceVersion"]}"'
+
+
 COLUMNS: Final[Columns] = {
     "namespace": "namespace",
     "name": "name",
@@ -94,12 +106,12 @@ COLUMNS: Final[Columns] = {
     "ready": "ready",
     "reason": lambda one, _: one.reason,
     "kept": "kept",
-    "last": lambda one, now: None if one.last is None else f"{short(now - one.last)} ago",
-    "next": lambda one, now: None if not one.next else f"in {short(one.next[0] - now)}",
+    "last": lambda one, now: None if one.last_run_at is None else f"{short(now - one.last_run_at)} ago",
+    "next": lambda one, now: None if not one.next_runs_at else f"in {short(one.next_runs_at[0] - now)}",
 }
 RUN_COLUMNS: Final[Columns] = {
-    "run": lambda one, _: None if one.scheduled is None else str(one.scheduled),
-    "age": lambda one, now: None if one.scheduled is None else short(now - one.scheduled),
+    "run": lambda one, _: None if one.scheduled_at is None else str(one.scheduled_at),
+    "age": lambda one, now: None if one.scheduled_at is None else short(now - one.scheduled_at),
     "stays as": lambda one, _: one.why,
     "artifact": "artifact",
     "request": "request",
@@ -127,9 +139,9 @@ def schedule_view(schedule: CaptureSchedule, *, now: int) -> ScheduleView:
         message=(ready.message if ready is not None else None) or None,
         active=status.active or 0,
         kept=status.kept or 0,
-        last=Moment.of(from_timestamp(status.last_schedule_time or "")),
-        last_successful=Moment.of(from_timestamp(status.last_successful_time or "")),
-        next=upcoming,
+        last_run_at=Moment.of(from_timestamp(status.last_schedule_time or "")),
+        last_successful_at=Moment.of(from_timestamp(status.last_successful_time or "")),
+        next_runs_at=upcoming,
         no_run=no_run,
     )
 
@@ -180,13 +192,23 @@ def detail_rows(view: ScheduleView, now: int) -> list[DetailRow]:
                 f"{'-' if view.ready is None else view.ready} {f'({view.reason})' if view.reason else ''}".rstrip(),
             ),
             ("message", view.message or ""),
-            ("last run", "" if view.last is None else view.last.and_age(now)),
-            ("last good run", "" if view.last_successful is None else view.last_successful.and_age(now)),
-            *(("next run", f"{moment} (in {short(moment - now)})") for moment in view.next),
+            ("last run", "" if view.last_run_at is None else view.last_run_at.and_age(now)),
+            ("last good run", "" if view.last_successful_at is None else view.last_successful_at.and_age(now)),
+            *(("next run", f"{moment} (in {short(moment - now)})") for moment in view.next_runs_at),
             ("next run", "" if view.no_run is None else f"none: {view.no_run}"),
             ("active", str(view.active)),
         ]
     )
+
+
+async def read_details(store: Reader, schedule: CaptureSchedule, *, now: int) -> ScheduleDetails:
+    """Return a schedule with its runs, as far as they may be listed: they belong to no namespace."""
+    try:
+        runs: list[RunView] | None = await read_runs(store, schedule)
+    except ForbiddenError:
+        runs = None
+    document = CAPTURE_SCHEDULE.body(to_builtins(schedule))
+    return fill(ScheduleDetails, schedule_view(schedule, now=now), runs=runs, object=document)
 
 
 async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
@@ -210,7 +232,7 @@ async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
         RunView(
             keeper=_address(one),
             request=one.metadata.annotations.get(RUN),
-            scheduled=Moment.of(scheduled_time(one.metadata)),
+            scheduled_at=Moment.of(scheduled_time(one.metadata)),
             artifact=artifacts.get(one.metadata.uid),
             ready=one.metadata.uid in usable,
             stays=[str(tier) for tier in tiers.get(one.metadata.uid, ())],
@@ -218,7 +240,7 @@ async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
         )
         for one in keepers
     ]
-    return sorted(found, key=lambda one: one.scheduled or 0, reverse=True)
+    return sorted(found, key=lambda one: one.scheduled_at or 0, reverse=True)
 
 
 async def _keepers(store: Reader, schedule: CaptureSchedule) -> list[ObjectKeeper]:

@@ -24,8 +24,16 @@ from starlette.responses import Response
 
 from lapse.core.clock import Clock, UnixNs
 from lapse.core.duration import Duration
-from lapse.engine.view import ViewPage
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, STATUS, ExecutionStatus, RetentionPolicy
+from lapse.engine.view import ViewPage, fill
+from lapse.history.api.kinds import (
+    CHAOS_EXPERIMENT_HISTORY,
+    EXPERIMENT_NAMESPACE,
+    RETENTION_POLICY,
+    STATUS,
+    ExecutionStatus,
+    RetentionPolicy,
+    label_value,
+)
 from lapse.history.policy.documents import read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import unreadable
@@ -39,6 +47,7 @@ from lapse.history.view import (
     PassView,
     PolicyView,
     RecordDetails,
+    Recorded,
     RecordView,
     experiment_labels_of,
     in_force,
@@ -139,7 +148,7 @@ class HistoryService:
         wanted = asked.metadata if new.metadata.get("name") else msgspec.structs.replace(asked.metadata, name="")
         made, is_new = await write_record(self.store, asked.spec, namespace=self.namespace, given=wanted)
         policies = await in_force(self.store, self._own)
-        view = JudgedRecord(made.metadata).aged_view(policies, self._clock.wall_ns())
+        view = fill(Recorded, JudgedRecord(made.metadata).aged_view(policies, self._clock.wall_ns()), new=is_new)
         place = f"{where}/{made.metadata.namespace}/{made.metadata.name}"
         return Answer(view, 201 if is_new else 200, headers={"Location": place, **etag(made)})
 
@@ -179,6 +188,7 @@ def _service(request: Request) -> HistoryService:
 
 Service = Annotated[HistoryService, Depends(_service)]
 OfExperiment = Annotated[str | None, Query(pattern=_EXPERIMENT, description="Only this experiment: NAMESPACE/NAME")]
+OfNamespace = Annotated[str | None, Query(description="Only of experiments in this namespace")]
 OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs with this status")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
@@ -193,13 +203,19 @@ async def list_records(
     service: Service,
     *,
     experiment: OfExperiment = None,
+    namespace: OfNamespace = None,
     status: OfStatus = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
 ) -> Response:
     """Answer one page of records, by name; those of one experiment are in the order of their runs."""
-    demand_known(request, "experiment", "status", "limit", "after")
-    labels = {} if experiment is None else experiment_labels_of(*experiment.split("/"))
+    demand_known(request, "experiment", "namespace", "status", "limit", "after")
+    labels = {} if namespace is None else {EXPERIMENT_NAMESPACE: label_value(namespace)}
+    if experiment is not None:
+        of_experiment = experiment_labels_of(*experiment.split("/"))
+        if labels.items() - of_experiment.items():
+            return Answer(RecordPage([], None))
+        labels = of_experiment
     return await service.page(labels | ({} if status is None else {STATUS: status}), limit=limit, after=after)
 
 
@@ -208,8 +224,8 @@ async def list_records(
     summary="Record a run",
     status_code=201,
     responses={
-        200: answer(RecordView, "Recorded before, and left as it is"),
-        201: answer(RecordView, "Recorded"),
+        200: answer(Recorded, "Recorded before, and left as it is"),
+        201: answer(Recorded, "Recorded"),
     },
 )
 async def record(request: Request, body: NewHistoryRecord, service: Service) -> Response:

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from lapse.core.clock import Clock
 from lapse.engine.journal.port import DeletionReason, Journal
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.view import ViewPage, fill
+from lapse.engine.view import ViewPage
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import HoldLookup, ObjectStore
@@ -43,7 +43,7 @@ from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.expiry import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
 from lapse.requests.registration import REQUESTS
-from lapse.requests.view import Manifests, ObjectDetails, keeper_of, typed, view_of
+from lapse.requests.view import Manifests, ObjectDetails, details_of, keeper_of
 from lapse.web.api.errors import VersionChangedError
 from lapse.web.api.forms import (
     DEFAULT_PAGE,
@@ -136,11 +136,14 @@ class RequestsService:
         self._metrics, self._trash = metrics, trash
         metrics.expect_domain(REQUESTS.name, reasons=[DeletionReason.BY_PERSON])
 
+    @property
+    def now(self) -> int:
+        """The time that answers are about."""
+        return self._clock.wall_ns()
+
     def details(self, kind: Kind[Any], found: Document, *, with_object: bool = True) -> ObjectDetails:
         """Return the view of an object."""
-        body = kind.body(found)
-        view = view_of(kind, typed(kind, body), now=self._clock.wall_ns(), rule=self._rule)
-        return fill(ObjectDetails, view, object=body if with_object else None)
+        return details_of(kind, kind.body(found), now=self.now, rule=self._rule, with_object=with_object)
 
     async def page(self, request: Request, kind: Kind[Any], *, limit: int, after: str | None) -> Response:
         """Answer one page of a list."""
