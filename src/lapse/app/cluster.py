@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lapse.kube.auth.access import Right
     from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.kubernetes import KubernetesStore
-    from lapse.objects.port import Reader
+    from lapse.objects.port import ObjectStore, Reader
     from lapse.settings import Settings
 
 _REVIEW: Final = Kind(
@@ -120,6 +120,15 @@ def open_client(settings: Settings, *, clock: Clock, user: str | None = None) ->
 def gate_key(settings: Settings) -> ObjectKey:
     """Return which ConfigMap says what is frozen: one for all replicas, so it is beside their Lease."""
     return ObjectKey(settings.lease_namespace, GATE)
+
+
+def gate_store_on(store: ObjectStore, settings: Settings, *, clock: Clock, journal: Journal) -> ConfigMapGateStore:
+    """Return what is kept in that ConfigMap; nothing is read yet."""
+    from lapse.domains import REGISTRY
+    from lapse.objects.config_map_gate import ConfigMapGateStore
+
+    domains = REGISTRY.freezable(cluster=True)
+    return ConfigMapGateStore(store, gate_key(settings), domains=domains, clock=clock, journal=journal)
 
 
 def policy_guard_on(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from lapse.app.process import (
+    DecidingLoop,
     NotSyncedError,
     believed_clock,
     deletion_budgets,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import GuardedGate
+    from lapse.engine.safety.freeze import Notes
     from lapse.engine.safety.gate import Gate
     from lapse.history.service import Retention
     from lapse.kube.events.recorder import EventRecorder
@@ -106,8 +108,7 @@ class _Process:
         await look_over(store, lease, holding=holding, restores=settings.restore_executor)
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
-        gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
-        stack.push_async_callback(gate.close)
+        gate, kept = await _gate(store, settings, journal, stack, clock=clock, metrics=metrics)
         in_loops = loop_gate(gate, settings.act_by_plan)
         shared: _Shared = {"journal": journal, "gate": in_loops, "clock": clock, "metrics": metrics}
         requests = _requests(store, settings, shared, recorder=recorder, holding=holding)
@@ -127,7 +128,7 @@ class _Process:
         leases = KubernetesStore(open_client(settings, clock=machine))
         stack.push_async_callback(leases.close)
         leadership = _leadership(leases, lease, identity=identity, clock=machine)
-        loops = _loops(requests, records, gate)
+        loops = _loops(requests, records, gate, notes=kept, settings=settings)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
         return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
@@ -215,33 +216,39 @@ async def _recorder(
 
 
 async def _gate(
-    store: KubernetesStore, settings: Settings, journal: Journal, *, clock: BelievedClock, metrics: Metrics
-) -> GuardedGate:
-    """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
-    from lapse.app.cluster import gate_key, guard_on, policy_guard_on
+    store: KubernetesStore,
+    settings: Settings,
+    journal: Journal,
+    stack: AsyncExitStack,
+    *,
+    clock: BelievedClock,
+    metrics: Metrics,
+) -> tuple[GuardedGate, Notes]:
+    """Return what stops this process (freezes, budgets, a clock in doubt), and the notes beside it."""
+    from lapse.app.cluster import gate_store_on, guard_on, policy_guard_on
     from lapse.app.domains import ACTOR
     from lapse.domains import REGISTRY
     from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.gate import SafetyGate
-    from lapse.objects.config_map_gate import RUN, ConfigMapGateStore
+    from lapse.objects.config_map_gate import RUN
 
-    domains = REGISTRY.freezable(cluster=True)
-    kept = ConfigMapGateStore(store, gate_key(settings), domains=domains, clock=clock, journal=journal)
+    kept = gate_store_on(store, settings, clock=clock, journal=journal)
     gate = SafetyGate(
         kept,
         budgets=deletion_budgets(settings),
-        domains=domains,
+        domains=REGISTRY.freezable(cluster=True),
         clock=clock,
         metrics=metrics,
         actor=ACTOR,
         run=RUN,
     )
+    stack.push_async_callback(gate.close)
     await gate.look()
     guard = guard_on(store.client, kept, clock=clock)
     # Before the controllers date anything; what is believed is written later, by the replica that leads.
     await guard.prepare()
     policies = policy_guard_on(kept, settings, journal=journal, clock=clock, metrics=metrics, actor=ACTOR)
-    return GuardedGate(gate, guard, policies)
+    return GuardedGate(gate, guard, policies), kept
 
 
 def _requests(
@@ -274,11 +281,14 @@ def _requests(
     )
 
 
-def _loops(requests: Requests, records: Retention, gate: GuardedGate) -> list[Loop]:
+def _loops(
+    requests: Requests, records: Retention, gate: GuardedGate, *, notes: Notes, settings: Settings
+) -> list[Loop]:
     from lapse.engine.safety.clock_guard import ClockLoop
     from lapse.requests.expiry import DOMAIN
 
-    return [*requests.loops, requests.upkeep, *records.loops, ClockLoop(gate, domain=DOMAIN)]
+    further = ClockLoop(gate, domain=DOMAIN), DecidingLoop(notes, settings, domain=DOMAIN)
+    return [*requests.loops, requests.upkeep, *records.loops, *further]
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from lapse.core.believed_clock import DRY_SECONDS
 from lapse.core.errors import LapseError
+from lapse.settings import deciding_values, with_deciding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Budgets
+    from lapse.engine.safety.freeze import Notes
     from lapse.engine.safety.gate import Gate
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
@@ -40,8 +44,50 @@ _GARBAGE: Final = 10_000
 """So many new objects before the garbage collector looks at them; Python's own 700 is half a request."""
 
 
+DECIDING: Final = "settings"
+"""The note, beside what is frozen, with the settings that decide there."""
+
+
 class NotSyncedError(LapseError):
     """The caches of the object store are still being filled."""
+
+
+class DecidingUnreadableError(LapseError):
+    """The settings that decide in {place} cannot be read; restart the process that runs there, which notes them."""
+
+
+async def note_deciding(notes: Notes, settings: Settings) -> None:
+    """Note what decides at a place: commands beside the process decide by that, not by their settings."""
+    values = msgspec.json.encode(deciding_values(settings)).decode()
+    if await notes.read_note(DECIDING) != values:
+        await notes.write_note(DECIDING, values)
+
+
+def decided_by(note: str | None, loaded: LoadedSettings, *, place: str) -> LoadedSettings:
+    """Return settings as they decide at a place: as of the process that ran there last, if it has left a note."""
+    if not note:
+        return loaded
+    try:
+        return with_deciding(loaded, msgspec.json.decode(note, type=dict[str, str]))
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise DecidingUnreadableError(place=place) from error
+
+
+class DecidingLoop:
+    """A `lapse.engine.running.coordinator.Loop` that keeps the note of what decides as it is where this one leads."""
+
+    name: Final = "settings"
+    interval: Final = 60.0
+    leader_only: Final = True
+
+    def __init__(self, notes: Notes, settings: Settings, *, domain: str) -> None:
+        """Note ``settings``; failures are those of ``domain``."""
+        self._notes, self._settings, self.domain = notes, settings, domain
+
+    async def tick(self) -> float | None:
+        """Look once, and write what differs."""
+        await note_deciding(self._notes, self._settings)
+        return None
 
 
 def settle_memory() -> None:

@@ -37,7 +37,7 @@ from lapse.engine.safety.gate import TRUST_SECONDS, SafetyGate
 from lapse.engine.safety.sqlite import TRUST_SECONDS as FOLDER_TRUST_SECONDS
 from lapse.engine.safety.sqlite import SQLiteGateStore, SQLiteHolds, note_in
 from lapse.objects.embedded import open_embedded
-from lapse.settings import deciding_values, show_value, with_deciding
+from lapse.settings import show_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,13 +54,11 @@ if TYPE_CHECKING:
     from lapse.engine.safety.freeze import Notes
     from lapse.engine.safety.holds import HoldStore
     from lapse.objects.embedded import EmbeddedStore
-    from lapse.settings import LoadedSettings, Settings
+    from lapse.settings import Settings
     from lapse.workspaces.store.port import WorkspaceStore
 
 FILE_NAME: Final = "objects.db"
 _JOINED: Final = "joined"
-_DECIDING: Final = "settings"
-"""The note of a state folder with what decides in it."""
 """The note of a state folder with the database that has its record."""
 _NO_BUDGETS: Final = Budgets()
 _log = get_logger("lapse.app.record")
@@ -76,18 +74,6 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     if isinstance(clock, BelievedClock):
         clock.recall(read_mark(note_in(store.database, CLOCK)), is_fresh_within=REFRESH_SECONDS)
     return store
-
-
-async def note_deciding(store: EmbeddedStore, settings: Settings) -> None:
-    """Note what decides in a state folder: commands beside the process decide by that, not by their settings."""
-    values = msgspec.json.encode(deciding_values(settings)).decode()
-    await ProcessRecord.in_folder(store).safety.write_note(_DECIDING, values)
-
-
-def decided_in(store: EmbeddedStore, loaded: LoadedSettings) -> LoadedSettings:
-    """Return settings as they decide in a state folder: as of the process that ran there last."""
-    text = note_in(store.database, _DECIDING)
-    return with_deciding(loaded, msgspec.json.decode(text, type=dict[str, str])) if text else loaded
 
 
 class RecordError(LapseError):

@@ -19,6 +19,7 @@ from lapse.app.process import (
     NotSyncedError,
     believed_clock,
     history_policy_document,
+    note_deciding,
     probes_listener,
     request_policy,
     retention,
@@ -246,7 +247,7 @@ class _Stores:
         server = await records.open_server(settings, stack, upgrades=True)
         prepare_folder(settings)  # before the record is moved: what cannot start should change nothing
         record = await records.ProcessRecord.open(settings, store, server, joins=True)
-        await records.note_deciding(store, settings)
+        await note_deciding(records.ProcessRecord.in_folder(store).safety, settings)
         guard = await record.guard(clock)
         policies = record.policy_guard(settings, store, clock=clock, metrics=metrics)
         gate = record.gate(guard, metrics=metrics, policies=policies)

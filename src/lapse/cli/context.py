@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -135,7 +135,9 @@ class Context:
     @cached_property
     def embedded(self) -> EmbeddedStore:
         """The object store of the state folder, which cannot be had on a cluster. Raises `StateFolderError`."""
-        from lapse.app.record import decided_in, open_store
+        from lapse.app.process import DECIDING
+        from lapse.app.record import open_store
+        from lapse.engine.safety.sqlite import note_in
         from lapse.files.ownership import StateFolderError
 
         folder = self.settings.state_dir
@@ -144,8 +146,21 @@ class Context:
         except OSError as error:
             raise StateFolderError(path=folder, problem=error.strerror or str(error)) from error
         self._stack.push_async_callback(store.close)
-        self.loaded = decided_in(store, self.loaded)
+        self._decide_by(note_in(store.database, DECIDING))
         return store
+
+    def _decide_by(self, note: str | None) -> None:
+        """Take over what decides at this place, and say which settings of one's own differ from it."""
+        from lapse.app.process import decided_by
+        from lapse.cli.output import message
+        from lapse.settings import DECIDING, show_value
+
+        asked, self.loaded = self.loaded, decided_by(note, self.loaded, place=self.name)
+        for key in DECIDING:
+            given, decides = (show_value(getattr(one.settings, key)) for one in (asked, self.loaded))
+            if asked.origins[key].layer != "default" and given != decides:
+                told = f"{key} {given} does not decide in {self.name}: the process that runs there has {decides}"
+                message(f"warning: {asked.origins[key]}: {told}", style="yellow")
 
     @property
     def store(self) -> ObjectStore:
@@ -532,13 +547,9 @@ class ClusterContext(Context):
 
     @cached_property
     def _gate_store(self) -> ConfigMapGateStore:
-        from lapse.app.cluster import gate_key
-        from lapse.domains import REGISTRY
-        from lapse.objects.config_map_gate import ConfigMapGateStore
+        from lapse.app.cluster import gate_store_on
 
-        key = gate_key(self.settings)
-        domains = REGISTRY.freezable(cluster=True)
-        return ConfigMapGateStore(self.store, key, domains=domains, clock=self.clock, journal=self._log)
+        return gate_store_on(self.store, self.settings, clock=self.clock, journal=self._log)
 
     @property
     def _client(self) -> KubeClient:
@@ -556,6 +567,14 @@ class ClusterContext(Context):
         self._stack.push_async_callback(store.close)
         return store
 
+    async def _read_deciding(self) -> None:
+        """Decide by the settings of the operator; by one's own where none was there, or one may not read them."""
+        from lapse.app.process import DECIDING
+        from lapse.kube.errors import ForbiddenError
+
+        with suppress(ForbiddenError):  # who may not read what is frozen ends nothing either
+            self._decide_by(await self._gate_store.find_note(DECIDING))
+
     async def carry_out(self, work: Work[T], *, rights: str) -> T:
         """Do some work, with errors that say what is missing; ``rights`` are those that it needs."""
         from lapse.app.cluster import DefinitionsMissingError, in_plain_words
@@ -563,6 +582,7 @@ class ClusterContext(Context):
         from lapse.kube.errors import UnknownKindError
 
         with in_plain_words(self._client, rights=rights):
+            await self._read_deciding()
             try:
                 return await work(self)
             except UnknownKindError as error:

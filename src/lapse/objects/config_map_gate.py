@@ -145,6 +145,13 @@ class ConfigMapGateStore:
         """See `Notes`."""
         return ((await self._found()).data or {}).get(_NOTE + name)
 
+    async def find_note(self, name: str) -> str | None:
+        """Return a note, and make nothing: None as well where there is no ConfigMap."""
+        try:
+            return ((await self._store.get(CONFIG_MAP, self._key)).data or {}).get(_NOTE + name)
+        except NotFoundError:
+            return None
+
     async def write_note(self, name: str, text: str) -> None:
         """See `Notes`."""
         await self._found()

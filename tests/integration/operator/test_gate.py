@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.core.timestamps import to_timestamp
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.objects.config_map_gate import NAME
@@ -86,8 +86,9 @@ def stands_still(kube: KubeServer, operator: Operator) -> bool:
 
 
 def gate(kube: KubeServer) -> dict[str, str]:
-    found: dict[str, str] = json.loads(kube.kubectl("get", "configmap", NAME, "-n", NAMESPACE, "-o", "json"))["data"]
-    return found
+    found = json.loads(kube.kubectl("get", "configmap", NAME, "-n", NAMESPACE, "-o", "json"))
+    data: dict[str, str] = found.get("data", {})
+    return data
 
 
 def patch(kube: KubeServer, data: dict[str, Any]) -> None:
@@ -146,6 +147,32 @@ def test_a_person_freezes_with_kubectl_and_with_the_command(
     assert left(kube) > 0
     assert lapse("resume", "all", flag, state_dir=tmp_path).returncode == 0
     until(lambda: left(kube) == 0)
+
+
+def test_commands_decide_by_the_settings_of_the_operator_that_leads(
+    kube: KubeServer, operate: Callable[..., Operator], tmp_path: Path
+) -> None:
+    finished_requests(kube, 1)
+    operator = operate(ttl="3h")
+    until(lambda: operator.leads)
+    until(lambda: "note.settings" in gate(kube))
+    flags = ["mcr/default/r00", f"--kube-config={kube.kubeconfig}", "-o", "json"]
+    done = lapse("why", *flags, state_dir=tmp_path)
+    told = json.loads(done.stdout)
+    assert from_timestamp(told["deadline"]) - from_timestamp(told["anchor"]["at"]) == 3 * 3600 * 1_000_000_000
+    assert "does not decide" not in done.stderr
+    file = tmp_path / "own.toml"
+    file.write_text('request_ttl = "10s"')
+    done = lapse("why", *flags, f"--config={file}", state_dir=tmp_path)
+    assert json.loads(done.stdout)["deadline"] == told["deadline"]
+    differs = f"warning: {file}:1: request_ttl 10s does not decide in {kube.url}"
+    assert f"{differs}: the process that runs there has 3h" in done.stderr.replace("\n", " ")
+
+    patch(kube, {"note.settings": "{"})
+    done = lapse("why", *flags, state_dir=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"The settings that decide in {kube.url} cannot be read" in done.stderr.replace("\n", " ")
+    assert operator.leads
 
 
 @pytest.mark.parametrize("when", ["from the start", "while it runs"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from lapse.app.process import DecidingLoop
 from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
@@ -91,6 +92,7 @@ async def exposition() -> str:
             LoginAudit.name,
             JournalRetention.name,
             ClockLoop.name,
+            DecidingLoop.name,
             *(loop_name(EXPIRY_WARNINGS, store) for store in STORES),
             *(loop.name for loop in loops),
         )

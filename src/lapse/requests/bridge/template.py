@@ -64,7 +64,7 @@ class StorageClasses:
                 self._known[name] = found, now + _KNOWN_NS
             return self._known[name][0]
 
-    async def of_driver(self, driver: str) -> list[StorageClass]:
+    async def of_driver(self, driver: str | None) -> list[StorageClass]:
         """Return all classes of a driver, as they are now."""
         return [one for one in (await self._direct.list(STORAGE_CLASS)).items if one.provisioner == driver]
 
