@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lapse.web.auth.tokens import TokenStore
     from lapse.workspaces.activity.port import Activity, Signal
     from lapse.workspaces.managed import ManagedWorkspaces
-    from lapse.workspaces.model import Ms, Workspace, WorkspaceId
+    from lapse.workspaces.model import Ms, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
 
 T = TypeVar("T")
@@ -421,12 +421,12 @@ class Context:
             self._stack.push_async_callback(self._workspaces.close)
         return self._workspaces
 
-    async def signals(self, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
+    async def signals(self, ids: Sequence[WorkspaceId]) -> Mapping[WorkspaceId, Signal]:
         """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
         from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError, ActivityUnknown
         from lapse.workspaces.opening import open_activity
 
-        settings, ids = self.settings, [one.id for one in workspaces]
+        settings = self.settings
         if not settings.activity_url or not ids:
             return {}
         store = open_activity(settings.activity_url, clock=self.machine, lease_seconds=settings.proxy_lease.seconds)
@@ -647,18 +647,6 @@ def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) 
         return f"get, create and patch on configmaps in {settings.lease_namespace}, and on what is asked about"
 
     return in_context(flags, work, remote=asked, cluster=cluster, rights=rights)
-
-
-def change_workspace(
-    flags: Flags, name: str, how: Callable[[Context, Workspace], Awaitable[Workspace]]
-) -> tuple[Workspace, Ms]:
-    """Change the workspace of a name or address, and return it with the time."""
-
-    async def work(context: Context) -> tuple[Workspace, Ms]:
-        store = await context.workspaces()
-        return await how(context, await store.by_name(workspace_name(name))), context.now
-
-    return in_context(flags, work)
 
 
 def workspace_name(text: str) -> str:

@@ -31,7 +31,7 @@ from lapse.core.text import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lapse.engine.view import Columns, ViewPage
+    from lapse.engine.view import Columns, Moment, ViewPage
 
 
 class ExitCode(IntEnum):
@@ -219,10 +219,10 @@ def print_result(output: Output, result: object, said: str) -> None:
         print_text(printable(said, keep="\n"))
 
 
-def print_link(output: Output, url: str, *, seconds: int, within: str, browser: bool) -> None:
+def print_link(output: Output, url: str, *, expires_at: Moment, within: str, browser: bool) -> None:
     """Print an address that works once within a time, and open it in a browser if that is asked for."""
     if output.for_programs:
-        print_document(output, {"url": url, "expires_in_seconds": seconds})
+        print_document(output, {"url": url, "expires_at": expires_at})
     else:
         print_text(url)
         message(f"It works once, within {within}.")

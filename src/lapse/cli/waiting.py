@@ -2,9 +2,9 @@
 
 Nothing is decided here; what is waited for was asked for before. Requests are followed: what was there is reported
 first, then every change after it, and if the store no longer keeps the changes since, what is there is reported again.
-Changes of one kind come in their order; those of two kinds that happen at nearly the same moment may cross. The row of
-a workspace is looked at a few times a second: both stores answer that from memory, and neither can tell of changes
-across machines.
+Changes of one kind come in their order; those of two kinds that happen at nearly the same moment may cross. A workspace
+is looked at a few times a second: stores and servers answer that from memory, and no store can tell of changes across
+machines.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.cli.workspaces import WorkspacePlace
     from lapse.engine.plans.plan import Plan
     from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, Verbs
     from lapse.kube.resources import Event, Kind
     from lapse.requests.addresses import Located
     from lapse.requests.view import ObjectView
-    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.view import WorkspaceView
 
 _LOOK_SECONDS: Final = 0.2
 Wait = Annotated[bool, Parameter(help="Wait until it is done, or has failed.", show_default=False)]
@@ -240,100 +241,93 @@ class DeletedMeanwhileError(LapseError):
     """{address} was deleted before it was {waited}."""
 
 
-async def until_as_wanted(context: Context, asked: Workspace, limit: str) -> Workspace:
+async def until_as_wanted(place: WorkspacePlace, asked: WorkspaceView, limit: str) -> WorkspaceView:
     """Return the workspace when it is in the state that was asked for, or has an error, which is for the caller."""
     from lapse.workspaces.model import Operation
-    from lapse.workspaces.view import address_of
 
-    def settled(found: Workspace | None) -> bool:
+    def settled(found: WorkspaceView | None) -> bool:
         if found is None or found.deleted_at is not None:
-            raise DeletedMeanwhileError(address=address_of(asked), waited=asked.desired_state.value)
-        if found.desired_state is not asked.desired_state:
-            wanted, by = found.desired_state.value, found.desired_by.value
-            waited = asked.desired_state.value
-            raise WantedOtherwiseError(address=address_of(asked), waited=waited, wanted=wanted, by=by)
-        arrived = found.observed_status.value == asked.desired_state.value
-        return found.error_reason is not None or (arrived and found.operation is Operation.NONE)
+            raise DeletedMeanwhileError(address=asked.address, waited=asked.desired_state)
+        if found.desired_state != asked.desired_state:
+            waited, wanted, by = asked.desired_state, found.desired_state, found.desired_by
+            raise WantedOtherwiseError(address=asked.address, waited=waited, wanted=wanted, by=by)
+        arrived = found.observed_status == asked.desired_state
+        return found.error_reason is not None or (arrived and found.operation == Operation.NONE)
 
-    found = await _until(context, asked, settled, limit=limit, goal=asked.desired_state.value)
-    return found or asked
+    return await _until(place, asked, settled, limit=limit, goal=asked.desired_state) or asked
 
 
-async def until_removed(context: Context, deleted: Workspace, limit: str) -> None:
+async def until_removed(place: WorkspacePlace, deleted: WorkspaceView, limit: str) -> None:
     """Return when nothing is left of a workspace that was deleted, or it rests in the trash.
 
-    An error is tried again, so it is waited out.
+    An error is tried again, so it is waited out. Not on a server, which does not tell of what was deleted.
     """
     from lapse.workspaces.model import ObservedStatus, Operation
 
-    def settled(found: Workspace | None) -> bool:
+    def settled(found: WorkspaceView | None) -> bool:
         if found is None or found.trash_until is None:
             return found is None
-        return found.observed_status is ObservedStatus.PENDING and found.operation is Operation.NONE
+        return found.observed_status == ObservedStatus.PENDING and found.operation == Operation.NONE
 
     goal = "gone" if deleted.trash_until is None else "in the trash"
-    await _until(context, deleted, settled, limit=limit, goal=goal)
+    await _until(place, deleted, settled, limit=limit, goal=goal)
 
 
 async def _until(
-    context: Context, asked: Workspace, settled: Callable[[Workspace | None], bool], *, limit: str, goal: str
-) -> Workspace | None:
-    from lapse.workspaces.view import address_of
-
-    seconds, console, found = timeout_seconds(limit), stderr(), await _look(context, asked)
-    told = f"Waiting for {address_of(asked)} to be {goal}"
+    place: WorkspacePlace,
+    asked: WorkspaceView,
+    settled: Callable[[WorkspaceView | None], bool],
+    *,
+    limit: str,
+    goal: str,
+) -> WorkspaceView | None:
+    seconds, console, found = timeout_seconds(limit), stderr(), await place.look(asked)
+    told = f"Waiting for {asked.address} to be {goal}"
     with console.status(told) if console.is_terminal else nullcontext() as shown:
         try:
             async with asyncio.timeout(seconds):
                 while not settled(found):
                     if shown is not None and found is not None:
                         shown.update(f"{told}: {_state(found)}")
-                    await context.machine.sleep(_LOOK_SECONDS)
-                    found = await _look(context, asked)
+                    await place.clock.sleep(_LOOK_SECONDS)
+                    found = await place.look(asked)
                 return found
         except TimeoutError:
             pass
     state = "gone" if found is None else _state(found)
     raise StillWaitingError(
-        address=address_of(asked),
+        address=asked.address,
         state=f"{state} and not {goal}",
         timeout=limit,
-        hint=_workspace_hint(context, asked, found),
+        hint=_workspace_hint(place.context, asked, found),
     )
 
 
-async def _look(context: Context, asked: Workspace) -> Workspace | None:
-    from lapse.workspaces.errors import UnknownWorkspaceError
-
-    try:
-        return await (await context.workspaces()).get(asked.id)
-    except UnknownWorkspaceError:
-        return None
-
-
-def _state(found: Workspace) -> str:
+def _state(found: WorkspaceView) -> str:
     """Say what is seen, and what is being done about it."""
     from lapse.workspaces.model import Operation
 
-    busy = "" if found.operation is Operation.NONE else f" ({found.operation.value})"
-    return f"{found.observed_status.value}{busy}"
+    busy = "" if found.operation == Operation.NONE else f" ({found.operation})"
+    return f"{found.observed_status}{busy}"
 
 
-def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None) -> str:
+def _workspace_hint(context: Context | None, asked: WorkspaceView, found: WorkspaceView | None) -> str:
     """Say what may be the matter: a workspace that nobody has touched is one that nobody looks at."""
     from lapse.app.workspaces import FOLDER, node_of
     from lapse.workspaces.model import Operation
     from lapse.workspaces.runtime.process import is_hosted
-    from lapse.workspaces.view import problem_words, view_of
+    from lapse.workspaces.view import problem_words
 
     if found is not None and found.error_reason is not None:
         return f"The last try failed ({found.error_reason}): {found.error_message}. It is tried again."
-    here = asked.node_id is None or asked.node_id == node_of(context.settings)
-    if here and not is_hosted(context.settings.state_dir / FOLDER):
-        return f"No lapse up runs here with the state folder {context.settings.state_dir}: start it, and it goes on."
-    where = "" if here else f" on {asked.node_id}"
-    untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
-    if untouched:
-        return f"Is lapse up running{where}, with the same database_url?"
-    told = problem_words(view_of(found, context.now)) if found is not None else ""
+    where = "" if asked.node_id is None else f" on {asked.node_id}"
+    if context is not None:
+        if asked.node_id in {None, node_of(context.settings)}:
+            folder, where = context.settings.state_dir, ""
+            if not is_hosted(folder / FOLDER):
+                return f"No lapse up runs here with the state folder {folder}: start it, and it goes on."
+        untouched = found is not None and found.operation == Operation.NONE and found.observed_at == asked.observed_at
+        if untouched:
+            return f"Is lapse up running{where}, with the same database_url?"
+    told = problem_words(found) if found is not None else ""
     return told or f"It goes on by itself, as long as lapse up runs{where}."

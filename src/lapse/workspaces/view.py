@@ -49,6 +49,7 @@ _TIMES: Final = (
     "hold_until",
     "created_at",
     "deleted_at",
+    "trash_until",
 )
 _NEXT: Final = {
     (ObservedStatus.RUNNING, DesiredState.RUNNING): STANDBY,
@@ -142,6 +143,7 @@ class WorkspaceView(Struct, frozen=True):
     hold_until: Moment | None
     created_at: Moment
     deleted_at: Moment | None
+    trash_until: Annotated[Moment | None, Meta(description="Until when one that was deleted can be brought back")]
 
     @property
     def etag(self) -> str:
@@ -152,7 +154,7 @@ class WorkspaceView(Struct, frozen=True):
 class WorkspaceDetails(WorkspaceView, frozen=True):
     """A workspace, and where it is opened."""
 
-    url: Annotated[str, Meta(description="Where it is opened")]
+    url: Annotated[str | None, Meta(description="Where it is opened; null where a command does not know the port")]
 
 
 class Opened(Struct, frozen=True):

@@ -11,7 +11,7 @@ from lapse.cli import main
 
 HelpOf = Callable[..., str]
 
-KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
+KEYS_COMMANDS = ["list", "show", "get", "insert", "put", "swap", "touch", "delete", "init", "conformance"]
 REQUESTS_COMMANDS = [
     "capture",
     "restore",
@@ -26,7 +26,7 @@ REQUESTS_COMMANDS = [
 SCHEDULE_COMMANDS = ["create", "list", "show", "suspend", "resume", "delete"]
 HISTORY_COMMANDS = ["list", "show", "record", "prune"]
 RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
-WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "ttl", "set", "logs", "delete", "open"]
+WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "set", "logs", "delete", "open"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",

@@ -18,6 +18,7 @@ from lapse.cli.waiting import (
     until_as_wanted,
     until_removed,
 )
+from lapse.cli.workspaces import StoreWorkspaces, WorkspacePlace
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.settings import LoadedSettings, Settings
 from lapse.workspaces.errors import UnknownWorkspaceError
@@ -31,6 +32,7 @@ from lapse.workspaces.model import (
     Workspace,
 )
 from lapse.workspaces.runtime.process import ProcessRuntime
+from lapse.workspaces.view import view_of
 from tests.unit.cli.test_workspaces import Person, now
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.workspaces.store.port import WorkspaceStore
+    from lapse.workspaces.view import WorkspaceView
 
 OP = OpId("op")
 
@@ -54,6 +57,14 @@ async def make(context: Context) -> Workspace:
     )
 
 
+def place(context: Context) -> WorkspacePlace:
+    return WorkspacePlace(StoreWorkspaces(context), context.machine, context)
+
+
+def seen(context: Context, found: Workspace) -> WorkspaceView:
+    return view_of(found, context.now)
+
+
 async def look(context: Context, until: Callable[[], bool] = lambda: False, *, times: int = 20) -> None:
     """Let the one who waits look again and again."""
     assert isinstance(context.machine, VirtualClock)
@@ -66,7 +77,7 @@ async def look(context: Context, until: Callable[[], bool] = lambda: False, *, t
 
 async def test_it_is_there_when_it_is_observed_and_nothing_is_under_way(context: Context) -> None:
     made, store = await make(context), await context.workspaces()
-    waiting = asyncio.create_task(until_as_wanted(context, made, "60s"))
+    waiting = asyncio.create_task(until_as_wanted(place(context), seen(context, made), "60s"))
     await store.claim(made.id, Operation.STARTING, OP, now=context.now)
     await store.observe({made.id: ObservedStatus.RUNNING}, now=context.now)
     await look(context)
@@ -82,14 +93,14 @@ async def test_what_is_there_already_is_not_waited_for(context: Context) -> None
     made = await make(context)
     await (await context.workspaces()).observe({made.id: ObservedStatus.RUNNING}, now=context.now)
 
-    assert (await until_as_wanted(context, made, "60s")).observed_status is ObservedStatus.RUNNING
+    assert (await until_as_wanted(place(context), seen(context, made), "60s")).observed_status == ObservedStatus.RUNNING
 
 
 async def test_an_error_ends_the_wait_and_is_told(context: Context) -> None:
     made = await make(context)
     await (await context.workspaces()).claim(made.id, Operation.PROVISIONING, OP, now=context.now)
     await (await context.workspaces()).fail(made.id, OP, reason="failed", message="no such program", now=context.now)
-    found = await until_as_wanted(context, made, "60s")
+    found = await until_as_wanted(place(context), seen(context, made), "60s")
 
     assert (found.error_reason, found.error_message) == ("failed", "no such program")
 
@@ -101,7 +112,7 @@ async def test_one_who_is_wanted_otherwise_is_not_waited_for(context: Context) -
     with pytest.raises(
         WantedOtherwiseError, match="will not be RUNNING: meanwhile user set the wanted state to PENDING"
     ):
-        await until_as_wanted(context, made, "60s")
+        await until_as_wanted(place(context), seen(context, made), "60s")
 
 
 async def test_one_that_is_deleted_is_not_waited_for(context: Context) -> None:
@@ -109,13 +120,13 @@ async def test_one_that_is_deleted_is_not_waited_for(context: Context) -> None:
     await (await context.workspaces()).mark_deleted(made.id, now=context.now)
 
     with pytest.raises(DeletedMeanwhileError, match="was deleted before it was RUNNING"):
-        await until_as_wanted(context, made, "60s")
+        await until_as_wanted(place(context), seen(context, made), "60s")
 
 
 async def test_a_deleted_one_is_gone_when_nothing_is_left(context: Context) -> None:
     made = await make(context)
     deleted = await (await context.workspaces()).mark_deleted(made.id, now=context.now)
-    waiting = asyncio.create_task(until_removed(context, deleted, "60s"))
+    waiting = asyncio.create_task(until_removed(place(context), seen(context, deleted), "60s"))
     await (await context.workspaces()).claim(made.id, Operation.DELETING, OP, now=context.now)
     await look(context)
     assert not waiting.done()
@@ -131,18 +142,18 @@ async def test_who_waits_too_long_is_told_what_may_be_the_matter(context: Contex
     made = await make(context)
     nobody = "No lapse up runs here with the state folder .*: start it, and it goes on"
     with pytest.raises(StillWaitingError, match=f"PENDING and not RUNNING after 10ms. {nobody}"):
-        await until_as_wanted(context, made, "10ms")
+        await until_as_wanted(place(context), seen(context, made), "10ms")
     await (await context.workspaces()).claim(made.id, Operation.PROVISIONING, OP, now=context.now)
     with pytest.raises(StillWaitingError, match=rf"PENDING \(PROVISIONING\) and not RUNNING.*{nobody}"):
-        await until_as_wanted(context, made, "10ms")
+        await until_as_wanted(place(context), seen(context, made), "10ms")
     runtime = ProcessRuntime(context.settings.state_dir / FOLDER, node="local", clock=context.machine)
     await runtime.open()
     try:
         with pytest.raises(StillWaitingError, match=r"It goes on by itself, as long as lapse up runs\."):
-            await until_as_wanted(context, made, "10ms")
+            await until_as_wanted(place(context), seen(context, made), "10ms")
         await (await context.workspaces()).note_operation(made.id, OP, "It does not listen.")
         with pytest.raises(StillWaitingError, match=r"after 10ms\. It does not listen\."):
-            await until_as_wanted(context, made, "10ms")
+            await until_as_wanted(place(context), seen(context, made), "10ms")
     finally:
         await runtime.close()
 
@@ -156,7 +167,7 @@ async def test_a_deletion_that_fails_is_told_when_the_time_is_over(context: Cont
     )
 
     with pytest.raises(StillWaitingError, match=r"The last try failed \(failed\): the disk is read-only"):
-        await until_removed(context, deleted, "10ms")
+        await until_removed(place(context), seen(context, deleted), "10ms")
 
 
 # --- at the command line ----------------------------------------------------------------------------------------------
@@ -189,10 +200,10 @@ def beside(person: Person, version: int, work: Callable[[WorkspaceStore, Workspa
 def test_one_that_comes_up_is_told_of_and_exits_with_0(person: Person) -> None:
     person.create("lab", "--no-start")
     thread = beside(person, 2, lambda store, one: store.observe({one.id: ObservedStatus.RUNNING}, now=now()))
-    said = person.run("start", "lab", "--wait", "--timeout", "60s")[1]
+    said = person.run("start", "lab", "--wait", "--timeout", "60s")
     thread.join()
 
-    assert said == "workspace/lab is RUNNING.\n"
+    assert said == ("Started: workspace/lab. It is RUNNING.\n", "")
 
 
 def test_one_that_fails_is_told_of_with_its_message_and_exits_with_1(person: Person) -> None:
@@ -203,11 +214,12 @@ def test_one_that_fails_is_told_of_with_its_message_and_exits_with_1(person: Per
         await store.fail(one.id, OP, reason="exited", message="it ended at once, with 3", now=now())
 
     thread = beside(person, 2, failing)
-    said = person.run("start", "lab", "--wait", "--timeout", "60s", code=1)[1]
+    said = person.run("start", "lab", "--wait", "--timeout", "60s", code=1)
     thread.join()
 
     assert said == (
-        "workspace/lab has failed (exited): it ended at once, with 3. To try again: lapse workspaces start lab\n"
+        "",
+        "workspace/lab has failed (exited: it ended at once, with 3). To try again: lapse workspaces start lab\n",
     )
 
 

@@ -98,7 +98,7 @@ def test_a_workspace_is_created_shown_and_listed(person: Person) -> None:
     out, said = person.run("create", "lab", *SERVE)
     shown = person.json("show", "lab")
 
-    assert (out, said) == ("", "Created: workspace/lab. lapse up starts it.\n")
+    assert (out, said) == ("Created: workspace/lab. lapse up starts it.\n", "")
     assert shown["command"] == ["python3", "-m", "http.server", "9000"]
     assert (shown["owner"], shown["port"], shown["desired_state"]) == (getpass.getuser(), 9000, "RUNNING")
     assert (shown["standby_ttl_seconds"], shown["archive_ttl_seconds"]) == (300, 86_400)
@@ -174,6 +174,15 @@ def test_one_need_not_be_started(person: Person) -> None:
     assert person.create("lab", "--no-start")["desired_state"] == "PENDING"
 
 
+def test_the_list_goes_on_after_a_page(person: Person) -> None:
+    made = [person.create(name) for name in ("a", "b", "c")]
+    first = person.json("list", "--limit", "2")
+    rest = person.json("list", "--limit", "2", "--after", first["next"])
+
+    assert [one["name"] for one in [*first["items"], *rest["items"]]] == [one["name"] for one in made]
+    assert rest["next"] is None
+
+
 def test_without_any_the_list_says_so(person: Person) -> None:
     assert person.run("list") == ("", "There are no workspaces.\n")
     assert person.run("list", "--owner", "ann") == ("", "There are no such workspaces.\n")
@@ -200,8 +209,8 @@ def test_verbs_say_what_is_wanted(person: Person) -> None:
 
     person.on_store(run)
 
-    assert person.run("stop", "lab")[1] == "workspace/lab: STANDBY is wanted; it is RUNNING.\n"
-    assert person.run("archive", "lab")[1] == "workspace/lab: PENDING is wanted; it is RUNNING.\n"
+    assert person.run("stop", "lab")[0] == "Changed: workspace/lab. STANDBY is wanted; it is RUNNING.\n"
+    assert person.run("archive", "lab")[0] == "Changed: workspace/lab. PENDING is wanted; it is RUNNING.\n"
     assert person.json("start", "workspace/lab")["desired_state"] == "RUNNING"
 
 
@@ -216,13 +225,13 @@ def test_during_an_operation_a_change_is_refused(person: Person, line: tuple[str
     said = person.run(*line, code=1)[1]
 
     assert said == "lapse: The workspace lab is busy: PROVISIONING is under way. Try again when it is done.\n"
-    assert person.json("ttl", "lab", "--standby", "1m")["standby_ttl_seconds"] == 60
+    assert person.json("set", "lab", "--standby-ttl", "1m")["standby_ttl_seconds"] == 60
 
 
 def test_a_deleted_one_is_gone_and_its_name_is_free(person: Person) -> None:
     made = person.create()
 
-    assert person.run("delete", "lab")[1].startswith(INTO_TRASH)
+    assert person.run("delete", "lab")[0].startswith(INTO_TRASH)
     assert "There is no workspace lab" in person.run("show", "lab", code=1)[1]
     assert person.create()["id"] != made["id"]
 
@@ -230,8 +239,21 @@ def test_a_deleted_one_is_gone_and_its_name_is_free(person: Person) -> None:
 def test_ttls_are_durations(person: Person) -> None:
     person.create()
 
-    said = "workspace/lab: stopped after 1h30m idle, archived after 7d in standby.\n"
-    assert person.run("ttl", "lab", "--standby", "1h30m", "--archive", "7d")[1] == said
+    said = "Changed: workspace/lab. It is stopped after 1h30m idle, and archived after 7d in standby.\n"
+    assert person.run("set", "lab", "--standby-ttl", "1h30m", "--archive-ttl", "7d") == (said, "")
+
+
+def test_the_former_command_for_ttls_works_and_says_what_it_is_now(person: Person) -> None:
+    person.create()
+    out, err = person.run("ttl", "lab", "--standby", "1h", "--archive=7d")
+
+    assert out.startswith("Changed: workspace/lab. It is stopped after 1h idle, and archived after 7d")
+    for former, name in (
+        ("lapse workspaces ttl", "lapse workspaces set"),
+        ("--standby", "--standby-ttl"),
+        ("--archive", "--archive-ttl"),
+    ):
+        assert f"warning: {former} is now {name}; the former name goes with the next version\n" in err
 
 
 @pytest.mark.parametrize(
@@ -246,7 +268,7 @@ def test_ttls_are_durations(person: Person) -> None:
         (("create", "lab", "--archive-ttl", "never", *SERVE), "to keep a workspace for good, hold it"),
         (("create", "lab", "--standby-ttl", "1500ms", *SERVE), "whole seconds"),
         (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
-        (("ttl", "lab"), "Say which TTL"),
+        (("ttl", "lab"), "Say what to change"),
         (("set", "lab"), "Say what to change"),
         (("set", "lab", "--prot", "9001"), "--prot is neither an option of this command"),
         (
@@ -286,13 +308,13 @@ def test_command_port_owner_ttls_and_probe_are_set_without_another_workspace(per
     assert (changed["owner"], changed["standby_ttl_seconds"]) == ("eve", 3600)
     assert (changed["archive_ttl_seconds"], changed["probe"]) == (172_800, "jupyter")
     assert person.json("set", "lab", "--probe", "none")["probe"] is None
-    assert person.run("set", "lab", "--owner", "ann")[1] == "Changed: workspace/lab.\n"
+    assert person.run("set", "lab", "--owner", "ann")[0] == "Changed: workspace/lab.\n"
 
 
 def test_a_program_that_runs_goes_on_and_that_is_said(person: Person) -> None:
     made = person.create()
     runs(person, made)
-    said = person.run("set", "lab", "--port", "9001")[1]
+    said = person.run("set", "lab", "--port", "9001")[0]
     shown = person.json("show", "lab")
 
     assert said == (
@@ -362,9 +384,9 @@ def test_at_a_terminal_a_deletion_without_a_yes_does_nothing(
     at_a_terminal(monkeypatch, answer)
     said = person.run("delete", "lab", code=1)[1]
 
-    assert "Delete workspace/lab (starting, of " in said
+    assert "Delete workspace/lab (PENDING, of " in said
     assert "with its data and its archive? [y/N] " in said
-    assert "workspace/lab is not deleted" in said
+    assert "nothing was done, because the answer was not yes. To do it without a question: --yes." in said
     assert person.json("show", "lab") == made
 
 
@@ -372,9 +394,9 @@ def test_at_a_terminal_a_deletion_without_a_yes_does_nothing(
 def test_a_yes_deletes(person: Person, monkeypatch: pytest.MonkeyPatch, answer: str, options: tuple[str, ...]) -> None:
     person.create()
     at_a_terminal(monkeypatch, answer)
-    said = person.run("delete", "lab", *options)[1]
+    out, said = person.run("delete", "lab", *options)
 
-    assert INTO_TRASH in said
+    assert INTO_TRASH in out
     assert ("[y/N]" in said) is not bool(options)
 
 
@@ -481,7 +503,7 @@ def test_behind_tls_the_address_is_that_of_the_front(person: Person) -> None:
     told = person.json("open", "lab", "--proxy-scheme", "https", "--proxy-suffix", "w.example.com")
 
     assert told["url"].startswith("https://lab.w.example.com/.lapse/open?ticket=")
-    assert told["expires_in_seconds"] == 60
+    assert told["expires_at"].endswith("Z")
 
 
 def test_a_browser_is_opened_when_asked_for(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:

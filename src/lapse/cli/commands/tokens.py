@@ -29,7 +29,7 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
-    from lapse.engine.view import Columns
+    from lapse.engine.view import Columns, Moment
     from lapse.web.auth.audit import AuditedTokens
     from lapse.web.auth.tokens import Token
 
@@ -167,14 +167,14 @@ def open_page(
     It works once, within ten minutes.
     """
     from lapse.cli.context import in_context
-    from lapse.web.auth.sessions import TICKET_SECONDS
 
-    url = in_context(flags, _link)
-    print_link(output, url, seconds=TICKET_SECONDS, within="ten minutes", browser=browser)
+    url, until = in_context(flags, _link)
+    print_link(output, url, expires_at=until, within="ten minutes", browser=browser)
 
 
-async def _link(context: Context) -> str:
-    from lapse.web.auth.sessions import BrowserSessions, ticket_url
+async def _link(context: Context) -> tuple[str, Moment]:
+    from lapse.engine.view import Moment
+    from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
     from lapse.web.server.security import in_url
 
     settings = context.settings
@@ -186,7 +186,8 @@ async def _link(context: Context) -> str:
     owner_id, token = context.owner()
     if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
         raise OtherFolderError(url=server, folder=settings.state_dir)
-    return ticket_url(server, BrowserSessions(context.state, context.tokens, context.machine).issue(owner_id))
+    until = Moment(context.machine.wall_ns() + TICKET_SECONDS * 1_000_000_000)
+    return ticket_url(server, BrowserSessions(context.state, context.tokens, context.machine).issue(owner_id)), until
 
 
 def _ask(server: str, token: str) -> int:

@@ -1,8 +1,8 @@
 """``lapse workspaces``: programs that run while somebody uses them. Create, look, start, stop, archive, delete, open.
 
-The commands work on the workspace store itself, so they need no server: what is asked for is carried out by whoever
-runs ``lapse up`` on the same store. A ticket is made in the keys store that ``lapse up`` and the proxies read, in the
-name of the owner's token of the state folder; whoever can write these stores is trusted with what is in them.
+Each command asks the workspaces of a place (`lapse.cli.workspaces`): a store that this machine reaches, for which
+nothing has to run, or a running Lapse. `logs` reads a file of this machine. What is asked for is carried out by the
+``lapse up`` that runs the workspaces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.flags import LogFlags, OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
     Output,
@@ -19,54 +20,45 @@ from lapse.cli.output import (
     message,
     print_document,
     print_link,
+    print_page,
     print_result,
     print_table,
-    print_views,
 )
 from lapse.cli.usage import NumberError, check_program, commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.cli.context import Context
-    from lapse.engine.journal.port import AuditReason, Journal
+    from lapse.cli.workspaces import WorkspacePlace
+    from lapse.engine.view import ViewPage
     from lapse.workspaces.activity.port import Signal
-    from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
-    from lapse.workspaces.store.port import WorkspaceStore
-    from lapse.workspaces.view import WorkspaceView
+    from lapse.workspaces.model import Changes, Workspace, WorkspaceId
+    from lapse.workspaces.view import Opened, WorkspaceDetails, WorkspaceView
 
 app = App(
     "workspaces",
     help="Create, open, stop and archive workspaces.",
-    help_epilogue="A workspace is named NAME, or workspace/NAME. What is asked for is carried out by lapse up,\n"
-    "on the same store: workspaces.db in the state folder, or what --database-url names.",
+    help_epilogue="A workspace is named NAME, or workspace/NAME. What is asked for is carried out by lapse up:\n"
+    "the one that --server names, or that on the same store, workspaces.db in the state folder or --database-url.",
     default_parameter=Parameter(negative=()),
 )
 _STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
-_MS: Final = 1_000_000
 _command = commands_of(app)
-
-
-class NoTTLGivenError(UsageError):
-    """Say which TTL: --standby DURATION, --archive DURATION or both."""
 
 
 class NothingToSetError(UsageError):
     """Say what to change: --port, --owner, --standby-ttl, --archive-ttl, --probe, or a command after --."""
 
 
-class NotDeletedError(LapseError):
-    """{address} is not deleted: the answer was not yes. To delete it without a question: --yes."""
+class NoWaitingError(UsageError):
+    """--wait cannot be given with --server: a server does not tell when the data of a deleted workspace is gone."""
 
 
 class NoCommandError(UsageError):
     """Say what the workspace runs, after --, as in lapse workspaces create lab --port 9000 -- python3 serve.py."""
-
-
-class ProxyPortUnknownError(UsageError):
-    """proxy_port is 0, so lapse up picks one, and this command does not know which. Name it with --proxy-port."""
 
 
 def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
@@ -83,7 +75,7 @@ def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
     return int(duration.seconds)
 
 
-Name = Annotated[str, Parameter(name="NAME", help="The name of a workspace.")]
+Name = Annotated[str, Parameter(name="NAME", help="A workspace: its name, or workspace/NAME.")]
 StandbyTTL = Annotated[
     int | None,
     Parameter(metavar="DURATION", help="How long it may be idle before it is stopped.", converter=_seconds, n_tokens=1),
@@ -117,7 +109,10 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     *command: Annotated[str, Parameter(help="The command that it runs, after --.", allow_leading_hyphen=True)],
     port: Annotated[int, Parameter(metavar="N", help="The port that the program listens on.")],
     owner: Annotated[
-        str | None, Parameter(metavar="NAME", help="Its owner; by default you.", show_default=False)
+        str | None,
+        Parameter(
+            metavar="NAME", help="Its owner; by default you, on a server whom the token is for.", show_default=False
+        ),
     ] = None,
     standby_ttl: StandbyTTL = None,
     archive_ttl: ArchiveTTL = None,
@@ -136,52 +131,38 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     name, and on no other: a program that listens on all addresses can be
     reached past the proxy, without its check of the user.
     """
-    from lapse.app.workspaces import node_of, user_name
-    from lapse.cli.context import in_context
-    from lapse.engine.journal.port import AuditReason
-    from lapse.workspaces import verbs
-    from lapse.workspaces.model import DesiredState, NewWorkspace
-    from lapse.workspaces.view import address_of
+    from lapse.cli.workspaces import ask_workspaces
 
     if not command:
         raise NoCommandError
     check_program(command)
     waiting.check()
 
-    async def work(context: Context) -> tuple[Workspace, Ms]:
-        standby, archive = context.settings.default_standby_ttl, context.settings.default_archive_ttl
-        new = NewWorkspace(
-            name=name,
-            owner=user_name() if owner is None else owner,
+    async def work(place: WorkspacePlace) -> WorkspaceView:
+        made = await place.workspaces.create(
+            _name(name) if name.startswith("workspace/") else name,
             command=command,
             port=port,
-            node_id=node_of(context.settings),
-            desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
-            standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
-            archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
+            owner=owner,
+            standby_ttl_seconds=standby_ttl,
+            archive_ttl_seconds=archive_ttl,
             probe=probe,
+            start=not no_start,
         )
-        store, journal = await context.workspaces(), await context.journal()
-        made = await verbs.create(store, new, now=context.now)
-        await _tell(journal, AuditReason.WORKSPACE_CREATED, made, context.now)
-        return await _waited(context, made, waiting), context.now
+        return await _waited(place, made, waiting)
 
-    made, now = in_context(flags, work)
+    made = ask_workspaces(flags, work)
     if waiting.wait:
-        return _outcome(made, now, output)
+        return _outcome(made, "Created", output)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
-    print_result(output, _view(made, now), f"Created: {address_of(made)}. {then}")
+    print_result(output, made, f"Created: {made.address}. {then}")
     return ExitCode.DONE
 
 
-async def _tell(journal: Journal, reason: AuditReason, workspace: Workspace, now: Ms) -> None:
-    """Write into the journal who has done this with a workspace."""
-    from lapse.cli.context import who
-    from lapse.engine.journal.audit import tell
-    from lapse.workspaces.model import DOMAIN
-    from lapse.workspaces.verbs import told
+def _name(given: str) -> str:
+    from lapse.cli.context import workspace_name
 
-    await tell(journal, told(reason, workspace, actor=who(), now=now), domain=DOMAIN)
+    return workspace_name(given)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -192,6 +173,7 @@ def list_workspaces(
     *,
     owner: Annotated[str | None, Parameter(metavar="NAME", help="Only this owner's.")] = None,
     limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
+    after: Annotated[str | None, Parameter(metavar="NEXT", help="The next of the page before.")] = None,
     flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -201,71 +183,45 @@ def list_workspaces(
     earliest: a connection keeps it longer. Connections are known here only with
     activity_url; otherwise only lapse up knows them.
     """
+    from functools import partial
+
+    from lapse.cli.remote import read_pages
+    from lapse.cli.workspaces import ask_workspaces
+    from lapse.workspaces.view import columns
+
     if limit < 0:
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
 
-    from lapse.cli.context import in_context
-    from lapse.workspaces.view import columns, view_of
+    async def work(
+        place: WorkspacePlace,
+    ) -> tuple[ViewPage[WorkspaceDetails], Mapping[WorkspaceId, Signal], int]:
+        page = await read_pages(partial(place.workspaces.list, owner=owner), limit=limit, after=after)
+        return page, await place.signals(page.items), place.clock.wall_ns()
 
-    async def work(context: Context) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
-        found = await _read(await context.workspaces(), owner=owner, most=limit)
-        shown = found[:limit] if limit else found
-        return shown, bool(limit and len(found) > limit), await context.signals(shown), context.now
-
-    shown, more, signals, now = in_context(flags, work)
-    views = [view_of(one, now) for one in shown]
-    if output.for_programs:
-        print_document(output, {"items": views, "next": views[-1].name if more else None})
-    elif views:
-        print_views(views, columns(views, signals), now * _MS, styles=_STYLES)
-        if more:
-            message("There are more; --limit 0 shows all.")
-    else:
-        message("There are no such workspaces." if owner else "There are no workspaces.")
+    page, signals, now = ask_workspaces(flags, work)
+    none = "There are no such workspaces." if owner or after else "There are no workspaces."
+    print_page(output, page, columns(page.items, signals), now, none=none, styles=_STYLES)
     return ExitCode.DONE
-
-
-async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[Workspace]:
-    """Return one more than ``most``, or all for 0."""
-    from lapse.workspaces.model import LARGEST_PAGE
-
-    found: list[Workspace] = []
-    while not most or len(found) <= most:
-        page = await store.list(owner=owner, limit=LARGEST_PAGE, after=found[-1].name if found else None)
-        found += page
-        if len(page) < LARGEST_PAGE:
-            break
-    return found
 
 
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: wanted and observed state, when it lapses."""
-    from lapse.cli.context import in_context, workspace_name
-    from lapse.workspaces.view import detail_rows, view_of
+    from lapse.cli.workspaces import ask_workspaces
+    from lapse.workspaces.model import WorkspaceId
+    from lapse.workspaces.view import detail_rows
 
-    async def work(context: Context) -> tuple[Workspace, Signal | None, Ms]:
-        found = await (await context.workspaces()).by_name(workspace_name(name))
-        return found, (await context.signals([found])).get(found.id), context.now
+    async def work(place: WorkspacePlace) -> tuple[WorkspaceDetails, Mapping[WorkspaceId, Signal], int]:
+        found = await place.workspaces.show(_name(name))
+        return found, await place.signals([found]), place.clock.wall_ns()
 
-    found, signal, now = in_context(flags, work)
+    found, signals, now = ask_workspaces(flags, work)
     if output.for_programs:
-        print_document(output, view_of(found, now))
+        print_document(output, found)
     else:
-        print_table(("fact", "value"), detail_rows(view_of(found, now), signal, now * _MS), styles=_STYLES)
+        rows = detail_rows(found, signals.get(WorkspaceId(found.id)), now)
+        print_table(("fact", "value"), rows, styles=_STYLES)
     return ExitCode.DONE
-
-
-def _view(found: Workspace, now: Ms) -> WorkspaceView:
-    from lapse.workspaces.view import view_of
-
-    return view_of(found, now)
-
-
-def _duration(seconds: int) -> str:
-    from lapse.core.duration import Duration
-
-    return str(Duration.of_seconds(seconds))
 
 
 # --- wanting ----------------------------------------------------------------------------------------------------------
@@ -284,7 +240,7 @@ def start(
 
     An error is cleared, and the start is tried again.
     """
-    return _ask("start", name, waiting=waiting, flags=flags, output=output)
+    return _ask("start", name, "Started", waiting=waiting, flags=flags, output=output)
 
 
 @_command("lapse workspaces stop lab", "lapse workspaces stop lab --wait --timeout 2m")
@@ -300,7 +256,7 @@ def stop(
 
     Opening it starts it again.
     """
-    return _ask("stop", name, waiting=waiting, flags=flags, output=output)
+    return _ask("stop", name, "Stopped", waiting=waiting, flags=flags, output=output)
 
 
 @_command("lapse workspaces archive lab", "lapse workspaces archive lab --wait --timeout 10m")
@@ -316,74 +272,43 @@ def archive(
 
     Starting or opening it brings the data back.
     """
-    return _ask("archive", name, waiting=waiting, flags=flags, output=output)
+    return _ask("archive", name, "Archived", waiting=waiting, flags=flags, output=output)
 
 
-def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
-    from lapse.cli.context import change_workspace
-    from lapse.workspaces.verbs import Verb, ask
-    from lapse.workspaces.view import address_of
+def _ask(verb: str, name: str, done: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
+    from lapse.cli.workspaces import ask_workspaces
 
     waiting.check()
 
-    async def how(context: Context, found: Workspace) -> Workspace:
-        return await _waited(
-            context, await ask(await context.workspaces(), Verb(verb), found, now=context.now), waiting
-        )
+    async def work(place: WorkspacePlace) -> WorkspaceView:
+        return await _waited(place, await getattr(place.workspaces, verb)(_name(name)), waiting)
 
-    changed, now = change_workspace(flags, name, how)
+    changed = ask_workspaces(flags, work)
     if waiting.wait:
-        return _outcome(changed, now, output)
-    said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
-    print_result(output, _view(changed, now), said)
+        return _outcome(changed, done, output)
+    said = f"Changed: {changed.address}. {changed.desired_state} is wanted; it is {changed.observed_status}."
+    print_result(output, changed, said)
     return ExitCode.DONE
 
 
-async def _waited(context: Context, asked: Workspace, waiting: Waiting) -> Workspace:
+async def _waited(place: WorkspacePlace, asked: WorkspaceView, waiting: Waiting) -> WorkspaceView:
     """Return a workspace as it became, if that is to be waited for."""
     from lapse.cli.waiting import until_as_wanted
 
-    return await until_as_wanted(context, asked, waiting.timeout) if waiting.wait else asked
+    return await until_as_wanted(place, asked, waiting.timeout) if waiting.wait else asked
 
 
-def _outcome(found: Workspace, now: Ms, output: Output) -> int:
-    """Tell what became of one that was waited for."""
-    from lapse.workspaces.view import address_of
-
-    address, failed = address_of(found), found.error_reason is not None
-    said = f"{address} is {found.observed_status.value}."
-    if failed:
-        again = f"To try again: lapse workspaces start {found.name}"
-        said = f"{address} has failed ({found.error_reason}): {found.error_message}. {again}"
-    print_result(output, _view(found, now), said)
-    return ExitCode.FAILED if failed else ExitCode.DONE
-
-
-@_command("lapse workspaces ttl lab --standby 10m", "lapse workspaces ttl lab --standby 1h --archive 7d")
-def ttl(
-    name: Name,
-    /,
-    *,
-    standby: StandbyTTL = None,
-    archive: ArchiveTTL = None,
-    flags: WorkspaceFlags = WorkspaceFlags(),
-    output: OutputOption = Output.TABLE,
-) -> int:
-    """Change the TTLs of a workspace; they count from its last access."""
-    from lapse.cli.context import change_workspace
-    from lapse.workspaces.view import address_of
-
-    if standby is None and archive is None:
-        raise NoTTLGivenError
-
-    async def how(context: Context, found: Workspace) -> Workspace:
-        return await (await context.workspaces()).set_ttls(found.id, standby=standby, archive=archive, now=context.now)
-
-    changed, now = change_workspace(flags, name, how)
-    idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
-    said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
-    print_result(output, _view(changed, now), said)
-    return ExitCode.DONE
+def _outcome(found: WorkspaceView, done: str, output: Output) -> int:
+    """Tell what became of one that was waited for; ``done`` says what was done if it has not failed."""
+    if found.error_reason is None:
+        print_result(output, found, f"{done}: {found.address}. It is {found.observed_status}.")
+        return ExitCode.DONE
+    if output.for_programs:
+        print_document(output, found)
+    why = found.error_reason if found.error_message is None else f"{found.error_reason}: {found.error_message}"
+    again = f"To try again: lapse workspaces start {found.name}"
+    message(f"{found.address} has failed ({why}). {again}")
+    return ExitCode.FAILED
 
 
 @_command(
@@ -420,7 +345,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     Its data stays. A program that runs goes on as it is until its next start;
     --restart stops it and starts it again, within --timeout each.
     """
-    from lapse.cli.context import change_workspace
+    from lapse.cli.workspaces import ask_workspaces
     from lapse.workspaces.model import Changes
 
     changes = Changes(
@@ -437,47 +362,41 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     waiting = Waiting(wait=True, timeout=timeout)
     waiting.check()
 
-    async def how(context: Context, found: Workspace) -> Workspace:
-        changed = await _configure(context, found, changes)
-        return await _restarted(context, changed, waiting) if restart else changed
+    async def work(place: WorkspacePlace) -> WorkspaceView:
+        changed = await place.workspaces.set(_name(name), changes)
+        return await _restarted(place, changed, waiting) if restart else changed
 
-    changed, now = change_workspace(flags, name, how)
+    changed = ask_workspaces(flags, work)
     if restart:
-        return _outcome(changed, now, output)
-    print_result(output, _view(changed, now), _what_was_set(changed, changes))
+        return _outcome(changed, "Changed", output)
+    print_result(output, changed, _what_was_set(changed, changes))
     return ExitCode.DONE
 
 
-async def _configure(context: Context, found: Workspace, changes: Changes) -> Workspace:
-    from lapse.app.workspaces import node_of
-    from lapse.workspaces import verbs
-
-    node, store = node_of(context.settings), await context.workspaces()
-    return await verbs.configure(store, found, changes, node=node, version=found.version, now=context.now)
-
-
-async def _restarted(context: Context, changed: Workspace, waiting: Waiting) -> Workspace:
+async def _restarted(place: WorkspacePlace, changed: WorkspaceView, waiting: Waiting) -> WorkspaceView:
     """Stop what runs and start it again; one that does not run is left as it is."""
     from lapse.workspaces.model import ObservedStatus
-    from lapse.workspaces.verbs import Verb, ask
 
-    if changed.observed_status is not ObservedStatus.RUNNING:
+    if changed.observed_status != ObservedStatus.RUNNING:
         return changed
-    for verb in (Verb.STOP, Verb.START):
-        changed = await _waited(context, await ask(await context.workspaces(), verb, changed, now=context.now), waiting)
+    for verb in (place.workspaces.stop, place.workspaces.start):
+        changed = await _waited(place, await verb(changed.name), waiting)
         if changed.error_reason is not None:
             break
     return changed
 
 
-def _what_was_set(changed: Workspace, changes: Changes) -> str:
+def _what_was_set(changed: WorkspaceView, changes: Changes) -> str:
+    from lapse.core.duration import Duration
     from lapse.workspaces.model import ObservedStatus
-    from lapse.workspaces.view import address_of
 
-    said = f"Changed: {address_of(changed)}."
-    if not changes.of_the_program or changed.observed_status is not ObservedStatus.RUNNING:
-        return said
-    return f"{said} Its program keeps running as it was started; command and port count from its next start."
+    said = [f"Changed: {changed.address}."]
+    if changes.standby_ttl_seconds is not None or changes.archive_ttl_seconds is not None:
+        idle, kept = map(Duration.of_seconds, (changed.standby_ttl_seconds, changed.archive_ttl_seconds))
+        said.append(f"It is stopped after {idle} idle, and archived after {kept} in standby.")
+    if changes.of_the_program and changed.observed_status == ObservedStatus.RUNNING:
+        said.append("Its program keeps running as it was started; command and port count from its next start.")
+    return " ".join(said)
 
 
 @_command("lapse workspaces logs lab", "lapse workspaces logs lab --follow --tail 20")
@@ -487,11 +406,14 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
     tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
-    flags: WorkspaceFlags = WorkspaceFlags(),
+    flags: LogFlags = LogFlags(),
 ) -> int:
-    """Print what the program of a workspace wrote since its last start."""
+    """Print what the program of a workspace wrote since its last start.
+
+    It is read from a file, on the machine of lapse up.
+    """
     from lapse.app.workspaces import log_of
-    from lapse.cli.context import in_context, workspace_name
+    from lapse.cli.context import in_context
     from lapse.cli.output import LOOK_SECONDS, print_log
     from lapse.workspaces.view import address_of
 
@@ -499,7 +421,7 @@ def logs(
         raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
 
     async def work(context: Context) -> tuple[Workspace, bool]:
-        found = await (await context.workspaces()).by_name(workspace_name(name))
+        found = await (await context.workspaces()).by_name(_name(name))
         pause = (lambda: context.machine.sleep(LOOK_SECONDS)) if follow else None
         return found, await print_log(log_of(context.settings, found), tail=tail, pause=pause)
 
@@ -514,7 +436,7 @@ def delete(
     name: Name,
     /,
     *,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)] = False,
+    yes: Yes = False,
     waiting: Waiting = NO_WAIT,
     flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
@@ -525,47 +447,34 @@ def delete(
     it and puts its data into the trash, for trash_ttl. A workspace that is
     held is not deleted.
     """
-    from lapse.cli.context import change_workspace, who
     from lapse.cli.waiting import until_removed
-    from lapse.workspaces.target import delete_by_person
-    from lapse.workspaces.view import address_of
+    from lapse.cli.workspaces import ask_workspaces
 
     waiting.check()
 
-    async def how(context: Context, found: Workspace) -> Workspace:
-        if not yes:
-            _demand_yes(found)
-        store, journal = await context.workspaces(), await context.journal()
-        ttl = context.settings.trash_ttl
-        deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine, trash_ttl=ttl)
+    async def work(place: WorkspacePlace) -> WorkspaceView:
+        if waiting.wait and place.context is None:
+            raise NoWaitingError
+        seen = None if yes else await place.workspaces.show(_name(name))
+        if seen is not None:
+            what = f"{seen.address} ({seen.observed_status}, of {seen.owner}) with its data and its archive"
+            confirm(f"Delete {what}", yes=yes)
+        deleted = await place.workspaces.delete(_name(name), if_match=None if seen is None else seen.etag)
         if waiting.wait:
-            await until_removed(context, deleted, waiting.timeout)
+            await until_removed(place, deleted, waiting.timeout)
         return deleted
 
-    gone, now = change_workspace(flags, name, how)
-    print_result(output, _view(gone, now), f"Deleted: {address_of(gone)}. {_consequence(gone, waited=waiting.wait)}")
+    gone = ask_workspaces(flags, work)
+    print_result(output, gone, f"Deleted: {gone.address}. {_consequence(gone, waited=waiting.wait)}")
     return ExitCode.DONE
 
 
-def _consequence(deleted: Workspace, *, waited: bool) -> str:
+def _consequence(deleted: WorkspaceView, *, waited: bool) -> str:
     """Say what becomes of the data of a workspace that was deleted."""
     if deleted.trash_until is None:
         return "Its data is removed." if waited else "lapse up removes its data."
-    from lapse.core.timestamps import to_timestamp
-
-    until = to_timestamp(deleted.trash_until * _MS)
     archived = "Its data is in the trash" if waited else "lapse up puts its data into the trash"
-    return f"{archived}, where it stays until {until}."
-
-
-def _demand_yes(found: Workspace) -> None:
-    """Ask a person at a terminal; a program that calls has said what it wants."""
-    from lapse.cli.input import says_yes
-    from lapse.workspaces.view import address_of, in_words
-
-    what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
-    if not says_yes(f"Delete {what}?", unasked=True):
-        raise NotDeletedError(address=address_of(found))
+    return f"{archived}, where it stays until {deleted.trash_until}."
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -585,33 +494,11 @@ def open_workspace(
     It works once, within a minute. Opening a workspace starts it when it does
     not run.
     """
-    from lapse.cli.context import in_context, workspace_name
-    from lapse.engine.journal.port import AuditReason
-    from lapse.workspaces.tickets import TICKET_SECONDS
+    from lapse.cli.workspaces import ask_workspaces
 
-    async def work(context: Context) -> str:
-        found = await (await context.workspaces()).by_name(workspace_name(name))
-        journal = await context.journal()
-        url = await _ticketed(context, found)
-        await _tell(journal, AuditReason.WORKSPACE_OPENED, found, context.now)
-        return url
+    async def work(place: WorkspacePlace) -> Opened:
+        return await place.workspaces.open(_name(name))
 
-    url = in_context(flags, work)
-    print_link(output, url, seconds=TICKET_SECONDS, within="a minute", browser=browser)
+    opened = ask_workspaces(flags, work)
+    print_link(output, opened.url, expires_at=opened.expires_at, within="a minute", browser=browser)
     return ExitCode.DONE
-
-
-async def _ticketed(context: Context, workspace: Workspace) -> str:
-    """Return the address of a workspace with a fresh ticket in it."""
-    from lapse.app.workspaces import demand_shared_tickets, ticket_records, url_of
-    from lapse.keys.aio import open_keys_async
-    from lapse.workspaces.tickets import Tickets, ticket_url
-
-    settings = context.settings
-    demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
-    if not settings.proxy_port and settings.proxy_scheme == "http":
-        raise ProxyPortUnknownError
-    owner_id, _ = context.owner()
-    async with open_keys_async(settings.keys_url, clock=context.machine, sweep=False) as keys:
-        ticket = await Tickets(ticket_records(keys, clock=context.machine)).issue(workspace.id, owner_id)
-    return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)
