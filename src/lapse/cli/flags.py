@@ -137,11 +137,11 @@ class KeysFlags(Flags, keys=("state_dir",), **_AT):
 
 
 class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE), **_AT):
-    """For commands that need the workspace store, and the journal."""
+    """For `lapse workspaces`: the workspace store and the journal, or a server."""
 
 
-class LogFlags(Flags, keys=("state_dir", *_DATABASE)):
-    """For `lapse workspaces logs`, which reads a file of this machine."""
+class WorkspaceStoreFlags(Flags, keys=("state_dir", *_DATABASE)):
+    """For commands that work on the store itself, or on files of this machine."""
 
 
 class PlaceFlags(Flags, keys=("state_dir",), **_PLACE, **_AT):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import StateFlags, WorkspaceFlags
+from lapse.cli.flags import StateFlags, WorkspaceStoreFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.cli.usage import commands_of
 
@@ -24,7 +24,7 @@ _command = commands_of(app)
 
 
 @_command("lapse db init --database-url postgresql://lapse@db.example.org/lapse")
-def init(*, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
+def init(*, flags: WorkspaceStoreFlags = WorkspaceStoreFlags(), output: OutputOption = Output.TABLE) -> int:
     """Make the tables of Lapse, or bring them up to date.
 
     Either all tables are made or none; tables that exist stay.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import LogFlags, OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags, WorkspaceStoreFlags
 from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
@@ -406,7 +406,7 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
     tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
-    flags: LogFlags = LogFlags(),
+    flags: WorkspaceStoreFlags = WorkspaceStoreFlags(),
 ) -> int:
     """Print what the program of a workspace wrote since its last start.
 
