@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.cli_reference
 
-Everything else on the page is written by hand. A command without a section is named; a test holds page and help
-together.
+The table of former names is written as well, everything else on the page by hand. A command without a section is named;
+a test holds page and help together.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import re
 import sys
 from contextlib import redirect_stdout
 
+from lapse.cli.former_names import COMMANDS, OPTIONS, WITH_NAME
 from tests.markdown import REFERENCE
 
 PAGE = REFERENCE / "cli.md"
 # An option begins within the first few columns of its box; what follows further right is its description.
 OPTION = re.compile(r"^│ (?:\*  |   )?(--[a-z][a-z-]*)\b", re.MULTILINE)
 SECTION = re.compile(r"(?<=^### )lapse [a-z -]+$", re.MULTILINE)
+FORMER_NAMES = re.compile(r"^(\| former name \| name \|\n\|---\|---\|\n)(?:\|.*\n)*", re.MULTILINE)
 
 
 def main() -> int:
@@ -28,8 +30,18 @@ def main() -> int:
     text = PAGE.read_text()
     for title in SECTION.findall(text):
         text = _rewritten(text, title)
+    text = FORMER_NAMES.sub(lambda found: found[1] + former_names(), text)
     PAGE.write_text(text)
     return 0
+
+
+def former_names() -> str:
+    """Return the rows of the table of former names."""
+    rows = [(f"lapse {' '.join(former)}", f"lapse {' '.join(name)}") for former, name in COMMANDS.items()]
+    rows += [(f"lapse {' '.join(former)} NAME", f"lapse {' '.join(name)} NAME") for former, name in WITH_NAME.items()]
+    for command, options in OPTIONS.items():
+        rows += [(f"lapse {' '.join(command)} {former}", name) for former, name in options.items()]
+    return "".join(f"| `{former}` | `{name}` |\n" for former, name in rows)
 
 
 def _rewritten(text: str, title: str) -> str:
@@ -40,7 +52,7 @@ def _rewritten(text: str, title: str) -> str:
     usage = re.search(r"^Usage: (.*)$", help_text, re.MULTILINE)
     if usage is None:
         return text
-    options = ", ".join(f"`{one}`" for one in OPTION.findall(help_text))
+    options = ", ".join(f"`{one}`" for one in OPTION.findall(help_text)) or "none"
     body = re.sub(
         r"```text\nlapse .*?\n```", f"```text\n{usage[1].rstrip()}\n```", text[start:stop], count=1, flags=re.DOTALL
     )

@@ -161,6 +161,16 @@ app.command(
     help="Forget the token for a server.",
     help_epilogue=examples("lapse logout https://lapse.example.org"),
 )
+app.command(
+    "lapse.cli.commands.completion:completion",
+    name="completion",
+    help="Print a script that completes commands in a shell.",
+    help_epilogue=examples(
+        "lapse completion bash > ~/.local/share/bash-completion/completions/lapse",
+        "lapse completion zsh > ~/.zfunc/_lapse",
+        "lapse completion fish > ~/.config/fish/completions/lapse.fish",
+    ),
+)
 app.command("lapse.cli.commands.config:app", name="config", help="Show and check the configuration.")
 app.command("lapse.cli.commands.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")
 

@@ -211,7 +211,7 @@ def test_a_namespace_that_is_missing_is_named(cluster: Cluster) -> None:
             "create and get",
         ),
         (("history", "prune"), f"list and delete on {RECORDS}"),
-        (("retention", "status"), "list on retentionpolicies"),
+        (("retention", "list"), "list on retentionpolicies"),
     ],
     ids=str,
 )

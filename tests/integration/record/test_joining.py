@@ -48,7 +48,7 @@ def command(folder: Path, *line: str) -> tuple[int, str]:
 
 
 def is_there(folder: Path) -> bool:
-    return command(folder, "requests", "get", "vcr/default/kept")[0] == 0
+    return command(folder, "requests", "show", "vcr/default/kept")[0] == 0
 
 
 def expect_frozen(server: LapseServer) -> None:

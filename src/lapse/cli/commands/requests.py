@@ -284,11 +284,12 @@ def _tell(place: Located, view: ObjectView, document: Json, *, output: Output, d
     if view.ready is None:
         said = f"Created: {place}. It is carried out by lapse up or lapse operator; see lapse requests show {place}."
     else:
-        said = f"Completed: {place}. {view.message or ''}" + (f", which is {directory}" if directory else "")
+        told = ", which is ".join(filter(None, (view.message, directory)))
+        said = f"Completed: {place}; {told}" if told else f"Completed: {place}."
     if view.ready is False and not output.for_programs:
         message(f"{place} has failed ({view.reason}): {view.message or ''}", style="red")
     else:
-        print_result(output, document, said.rstrip())
+        print_result(output, document, said)
     return ExitCode.FAILED if view.ready is False else ExitCode.DONE
 
 
