@@ -32,9 +32,9 @@ def renewed(arguments: Sequence[str], warn: Callable[[str], None]) -> list[str]:
     """Return the arguments with the names of this version; ``warn`` is told each that was another."""
     words, rest = _split(arguments)
     if words in COMMANDS:
-        name = WITH_NAME[words] if words in WITH_NAME and _names_something(rest) else COMMANDS[words]
-        warn(_told(f"lapse {' '.join(words)}", f"lapse {' '.join(name)}"))
-        words = name
+        meant = WITH_NAME[words] if words in WITH_NAME and _names_something(rest) else COMMANDS[words]
+        warn(_told(f"lapse {' '.join(words)}", f"lapse {' '.join(meant)}"))
+        words = meant
     former: dict[str, str] = OPTIONS.get(words, {})
     found: list[str] = []
     for place, word in enumerate(rest):
