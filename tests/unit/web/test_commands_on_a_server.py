@@ -151,7 +151,8 @@ async def test_workspaces_on_a_server_are_as_in_a_store(run: Run) -> None:
     started = await run("workspaces", "start", "lab")
     assert said(started) == (0, "Changed: workspace/lab. RUNNING is wanted; it is PENDING.\n", "")
     deleted = await run("workspaces", "delete", "lab", "--yes")
-    assert said(deleted) == (0, "Deleted: workspace/lab. lapse up removes its data.\n", "")
+    until = "lapse up puts its data into the trash, where it stays until 2023-11-21T22:13:20Z."
+    assert said(deleted) == (0, f"Deleted: workspace/lab. {until}\n", "")
     gone = await run("workspaces", "show", "lab")
     assert said(gone) == (1, "", ABSENT)
 
