@@ -9,12 +9,24 @@ from cyclopts import App, Parameter
 from lapse.cli.context import InCluster
 from lapse.cli.flags import VerbFlags
 from lapse.cli.input import Yes
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_document, print_table, print_views
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_document,
+    print_page,
+    print_table,
+    print_text,
+    print_views,
+)
+from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.usage import NumberError, commands_of
 
 if TYPE_CHECKING:
+    from lapse.engine.trash import TrashEntry
     from lapse.engine.verbs.contract import JournalRequest, StatusView, Verbs
-    from lapse.engine.view import Columns
+    from lapse.engine.view import Columns, ViewPage
 
 _FOLLOW_SECONDS: Final = 1.0
 trash_app = App("trash", help="See what lapsed and can be brought back.", help_format="plaintext")
@@ -192,37 +204,32 @@ def list_trash(
     *,
     flags: VerbFlags = VerbFlags(),
     domain: Annotated[str | None, Parameter(help="Only of this domain.")] = None,
+    paging: Paging = FIRST_PAGE,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List what lapsed and can be brought back, until when, and what it costs."""
     from lapse.cli.context import ask
-    from lapse.engine.view import ViewPage
 
-    items = ask(flags, lambda verbs: _all_trash(verbs, domain), cluster=cluster)
-    if output.for_programs:
-        print_document(output, ViewPage(items, None))
-        return ExitCode.DONE
-    if items:
-        is_one_each = len({one.address for one in items}) == len(items)
-        print_views(items, _TRASH if is_one_each else {**_TRASH, "uid": "uid"})
-    size = sum(one.bytes or 0 for one in items)
-    said = f"{len(items)} in the trash, {size} bytes. To bring one back: lapse undo ADDRESS"
-    message(said if items else "Nothing is in the trash.")
+    paging.check()
+    page = ask(flags, lambda verbs: _trash_page(verbs, domain, paging), cluster=cluster)
+    is_one_each = len({one.address for one in page.items}) == len(page.items)
+    columns = _TRASH if is_one_each else {**_TRASH, "uid": "uid"}
+    print_page(output, page, columns, none="Nothing is in the trash.")
+    if page.items and not output.for_programs:
+        size = sum(one.bytes or 0 for one in page.items)
+        message(f"{len(page.items)} in the trash, {size} bytes. To bring one back: lapse undo ADDRESS")
     return ExitCode.DONE
 
 
-async def _all_trash(verbs: Verbs, domain: str | None) -> list[Any]:
+async def _trash_page(verbs: Verbs, domain: str | None, paging: Paging) -> ViewPage[TrashEntry]:
+    from lapse.cli.remote import read_pages
     from lapse.engine.verbs.contract import TrashRequest
 
-    found: list[Any] = []
-    after: str | None = None
-    while True:
-        page = await verbs.trash(TrashRequest(domain=domain, limit=1000, after=after))
-        found += page.items
-        after = page.next
-        if after is None:
-            return found
+    async def page(*, limit: int, after: str | None) -> ViewPage[TrashEntry]:
+        return await verbs.trash(TrashRequest(domain=domain, limit=limit, after=after))
+
+    return await read_pages(page, limit=paging.limit, after=paging.after)
 
 
 @_trash("lapse trash empty --yes", "lapse trash empty snapshot/NAME", name="empty")
@@ -255,7 +262,7 @@ def empty_trash(
     else:
         for name, problem in done.problems.items():
             message(f"{name} stays: {problem}", style="yellow")
-        message(f"Removed for good: {len(done.items)}.")
+        print_text(f"Removed for good: {len(done.items)}.")
     if not done.problems:
         return ExitCode.DONE
     return ExitCode.PARTLY if done.items else ExitCode.FAILED

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter
 
 from lapse.cli.flags import OpenFlags, StateFlags, TokenFlags
+from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     Output,
     OutputOption,
@@ -121,11 +122,17 @@ def revoke(
     token_id: TokenId,
     /,
     *,
+    yes: Yes = False,
     flags: TokenFlags = TokenFlags(),
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token useless, in running servers too; its sessions, websockets and tickets end with it."""
+    """Make a token useless, in running servers too; its sessions, websockets and tickets end with it.
+
+    On a terminal it asks before.
+    """
     from lapse.cli.context import in_context
+
+    confirm(f"Revoke token {token_id}", yes=yes)
 
     async def work(context: Context) -> None:
         await _audited(context).revoke(token_id)
