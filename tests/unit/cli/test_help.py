@@ -17,15 +17,15 @@ REQUESTS_COMMANDS = [
     "restore",
     "capture-manifests",
     "list",
-    "get",
+    "show",
     "watch",
     "delete",
     "schedule",
     "manifests",
 ]
-SCHEDULE_COMMANDS = ["create", "list", "show", "suspend", "resume", "delete"]
-HISTORY_COMMANDS = ["list", "show", "record", "prune"]
-RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
+SCHEDULE_COMMANDS = ["create", "edit", "list", "show", "suspend", "resume", "delete"]
+HISTORY_COMMANDS = ["list", "show", "record", "prune", "delete"]
+RETENTION_COMMANDS = ["run", "list", "show", "lint", "rbac"]
 WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "set", "logs", "delete", "open"]
 FORBIDDEN = {
     "aiobotocore",
