@@ -153,6 +153,16 @@ def ticks(server: LapseServer) -> None:
     until(looked)
 
 
+def test_nobody_is_told_that_a_file_could_come_back(scratch: Scratch) -> None:
+    scratch.configure()
+    scratch.write("late")
+    assert re.search(r"^scratch/late +delete .* no *$", scratch.say("plan", "--domain", "scratch"), re.MULTILINE)
+    assert "Deleted: scratch/late." in scratch.say("delete", "scratch/late", "--yes")
+    told = scratch.say("why", "scratch/late")
+    assert re.search(r"^undo +no: its domain has no trash$", told, re.MULTILINE)
+    assert "scratch/late does not come back: its domain has no trash." in scratch.say("undo", "scratch/late", code=64)
+
+
 def test_the_engine_does_everything_for_a_domain_that_it_does_not_know(scratch: Scratch) -> None:
     scratch.configure(deletion_budget="'3/1h'")
     scratch.write("a-held", "b1", "b2", "b3", "b4", "b5")

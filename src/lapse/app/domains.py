@@ -145,6 +145,7 @@ class ManagedOwnDomain:
         self.name: str = own.registration.name
         self.target: Target = HeldTarget(own.parts.target, holds, clock=clock)
         self.is_indexed: bool = own.parts.domain.is_indexed
+        self.not_undoable: str | None = _NOT_UNDOABLE
 
     async def find(self, address: Address) -> Candidate[Any] | None:
         """See `ManagedDomain`."""
@@ -211,11 +212,11 @@ class ManagedOwnDomain:
         own = getattr(self._own.parts.domain, "explain", None)
         if own is not None:
             found: Grounds = own(candidate, decision, now)
-            return found
+            return replace(found, not_undoable=found.not_undoable or self.not_undoable)
         verdict = decision.verdict
         action = verdict.action if isinstance(verdict, Due) else DELETE
         rule = single_rule(decision, f"the rules of {self.name}", action=action)
-        return Grounds(rules=(rule,), because=words(verdict.reason.value), not_undoable=_NOT_UNDOABLE)
+        return Grounds(rules=(rule,), because=words(verdict.reason.value), not_undoable=self.not_undoable)
 
     async def takes_along(self, candidate: Candidate[Any]) -> Sequence[str]:
         """See `ManagedDomain`: nothing that is known."""

@@ -271,6 +271,11 @@ class ManagedDomain(DomainRules[S], Protocol[S]):
         """Whether `upcoming` costs what is upcoming, and not what there is."""
         ...
 
+    @property
+    def not_undoable(self) -> str | None:
+        """Why nothing of it can be brought back once it is ended; None where something can."""
+        ...
+
     async def find(self, address: Address) -> Candidate[S] | None:
         """Return one thing as it is now; None when there is none. Raises a `LapseError` when that cannot be told."""
         ...

@@ -73,6 +73,18 @@ class Grounds(Struct, frozen=True, kw_only=True):
     next_check: int | None = None
     not_undoable: str | None = None
     """Why it cannot be brought back once it is ended; None where it can."""
+    is_in_trash: bool = False
+    """Whether it is there only because it lies in the trash."""
+
+
+class TrashFacts(Struct, frozen=True):
+    """Where a thing lies that was ended and can be brought back."""
+
+    since: Moment | None
+    until: Annotated[Moment | None, Meta(description="When it leaves the trash for good")]
+    by: Annotated[str | None, Meta(description="Who ended it, where the journal tells")]
+    entry: Annotated[str, Meta(description="The address of what was ended, which may be its keeper")]
+    uid: Annotated[str, Meta(description="The uid of that")]
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -95,6 +107,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     hold: Annotated[HoldFacts | None, Meta(description="What holds it now, wherever that stands")]
     next_check: Moment | None
     saved_by: Annotated[list[str], Meta(description="What would keep it from lapsing")]
+    trash: Annotated[TrashFacts | None, Meta(description="What lies in the trash of it; null where nothing does")]
     undo: Annotated[str | None, Meta(description="How it comes back, or why it cannot")]
     waits_for: Annotated[str | None, Meta(description="What must happen before it is ended, although it is due")]
     frozen: FreezeView | None
@@ -147,6 +160,7 @@ def explanation_of(
         hold=hold,
         next_check=Moment.of(look_again if grounds.next_check is None else grounds.next_check),
         saved_by=[] if hold is not None else list(grounds.saved_by),  # it is saved
+        trash=None,
         undo=f"no: {grounds.not_undoable}" if grounds.not_undoable else None,
         waits_for=None,
         frozen=None,
@@ -174,6 +188,7 @@ def explanation_rows(told: Explanation) -> list[DetailRow]:
             ("frozen", "" if told.frozen is None else str(told.frozen)),
             ("next look", "" if told.next_check is None else f"at the first tick after {told.next_check}"),
             ("saved by", "; ".join(told.saved_by)),
+            ("in the trash", "" if told.trash is None else _trash(told.trash)),
             ("undo", told.undo or ""),
             *(("journal", row_line(row, names=False)) for row in told.journal),
         ]
@@ -219,6 +234,13 @@ _WORDS = {
 
 def _rule(rule: RuleVerdict) -> str:
     return rule.rule if rule.policy is None else f"{rule.rule} ({rule.policy})"
+
+
+def _trash(trash: TrashFacts) -> str:
+    since = "" if trash.since is None else f"since {trash.since}"
+    by = f"by {trash.by}" if trash.by else ""
+    until = "" if trash.until is None else f"until {trash.until}"
+    return ", ".join(filter(None, (since, by, until))) or "yes"
 
 
 def _anchor(anchor: AnchorView, now: int) -> str:

@@ -24,13 +24,13 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.core.timestamps import from_timestamp, read_end, read_moment, to_timestamp
 from lapse.engine.domain import CountedDomain, action_of, decided, deletion_by_person
 from lapse.engine.executor import delete_by_person
-from lapse.engine.explanation import AnchorView, Explanation, explanation_of, words
+from lapse.engine.explanation import AnchorView, Explanation, TrashFacts, explanation_of, words
 from lapse.engine.journal.audit import tell
 from lapse.engine.journal.port import AUDIT, AuditReason, Outcome, audit_row
 from lapse.engine.journal.view import read_page, row_view
 from lapse.engine.plans.approvals import NamelessPersonError, OwnPlanError
 from lapse.engine.plans.planner import Planner, hold_facts, holds_of, whole_second
-from lapse.engine.registry import DomainVerb, no_such_domain
+from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
 from lapse.engine.safety.clock_guard import freeze_of, machine_mark
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
 from lapse.engine.safety.holds import Hold
@@ -198,27 +198,63 @@ class LocalService:
         now = place.now if asked.at is None else _moment(asked.at, place.now)
         candidate = await domain.find(address)
         if candidate is None or asked.uid not in {None, candidate.uid}:
-            return await self._gone(address, domain.name, now, uid=asked.uid)
+            return await self._gone(address, domain, now, uid=asked.uid)
         if asked.at is None:  # of another time nobody knows what will be read then
             (fresh,) = await domain.refresh([candidate])
             candidate = fresh or candidate
         decision = decided(domain, candidate, now)
         (hold,) = await holds_of(domain, [_any_action(domain, candidate, decision, now)], now)
         told = explanation_of(domain, candidate, decision, hold=hold, now=now)
+        if domain.explain(candidate, decision, now).is_in_trash:
+            told = await self._told_of_trash(told, now)
         return replace(
             told,
             saved_by=[] if hold is not None else [*told.saved_by, *_savers(owner, address, decision)],
             frozen=await self._frozen(owner.name) if owner.supports(DomainVerb.FREEZE) else None,
             waits_for=await self._waits_for(domain, candidate, decision),
-            journal=await self._facts(address, candidate.uid),
+            journal=told.journal or await self._facts(address, candidate.uid),
         )
 
-    async def _gone(self, address: Address, domain: str, now: UnixNs, *, uid: str | None) -> Explanation:
-        """Explain what is not there, from the journal."""
-        rows = await self._place.journal.entries(address=str(address), uid=uid, limit=_ROWS)
-        if not rows:
+    async def _gone(self, address: Address, domain: ManagedDomain[Any], now: UnixNs, *, uid: str | None) -> Explanation:
+        """Explain what is not there, from the journal and the trash; raises what the journal raises without either."""
+        entry, problem = await self._in_trash(address, now, uid=uid)
+        try:
+            rows = await self._place.journal.entries(address=str(address), uid=uid, limit=_ROWS)
+        except LapseError:
+            if entry is None:
+                raise
+            rows = []
+        if not rows and entry is None:
             raise NothingThereError(address=address)
-        return _epitaph(address, domain, rows, now)
+        ended, told = _end_of(rows), _epitaph(address, domain.name, rows, now)
+        if entry is None:
+            undo = _no_way_back(ended, now, domain.not_undoable, problem)
+            return replace(told, undo=undo)
+        return _trashed(told, entry, ended, is_another=ended is not None and ended.uid != entry.uid)
+
+    async def _told_of_trash(self, told: Explanation, now: UnixNs) -> Explanation:
+        """Add to what is told of a thing that lies in the trash who ended it, and how it comes back."""
+        entry, _ = await self._in_trash(told.address, now)
+        if entry is None:  # it leaves the trash at this moment
+            return told
+        try:
+            rows = await self._place.journal.entries(address=entry.address, uid=entry.uid, limit=_ROWS)
+        except LapseError:
+            rows = []
+        known = replace(told, verdict="gone", journal=[row_view(row) for row in rows])
+        return _trashed(known, entry, _end_of(rows), is_another=False)
+
+    async def _in_trash(
+        self, address: Address | str, now: UnixNs, *, uid: str | None = None
+    ) -> tuple[TrashEntry | None, str | None]:
+        """Return what can be brought back of an address; otherwise, where that cannot be told, why."""
+        try:
+            found = None if self._place.open_trash is None else await (await self._trash()).find(str(address), uid=uid)
+        except NotInTrashError:
+            return None, None
+        except LapseError as error:
+            return None, str(error)
+        return (None if found is None or found.is_over(now) else found), None
 
     async def _waits_for(self, domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision) -> str | None:
         """Say what must happen before something is ended that is due; None where nothing must."""
@@ -372,7 +408,8 @@ class LocalService:
     async def trash(self, asked: TrashRequest) -> ViewPage[TrashEntry]:
         """See `Verbs`."""
         self._demand_domain(asked.domain)
-        return await (await self._trash()).page(domain=asked.domain, limit=asked.limit, after=asked.after)
+        trash = await self._trash()
+        return await trash.page(domain=asked.domain, limit=asked.limit, after=asked.after, now=self._place.now)
 
     async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
         """See `Verbs`. What is held stays."""
@@ -401,13 +438,22 @@ class LocalService:
         for address, uid in wanted:
             try:
                 if (address, uid) not in found:
-                    raise NotInTrashError(address=address)
+                    raise await self._not_in_trash(address)
                 items.append(await self._bring_back(trash, found[address, uid]))
             except LapseError as error:
                 if asked.plan is None:
                     raise
                 problems[address] = str(error)
         return UndoneView(items=items, problems=problems)
+
+    async def _not_in_trash(self, address: str) -> LapseError:
+        """Return what tells that something does not come back, and why not where its domain knows."""
+        parsed = self._place.registry.parse(address)
+        owner = self._place.registry.owner_of(parsed.kind)
+        domain = None if owner is None else await self._place.domain(owner.name)
+        if domain is not None and domain.not_undoable is not None:
+            return UnsupportedVerbError(problem=f"{address} does not come back: {domain.not_undoable}")
+        return NotInTrashError(address=address)
 
     async def _undoable(self, asked: UndoRequest) -> list[tuple[str, str | None]]:
         """Return what is to come back: the latest of one address, or everything that a plan has ended, by its uid."""
@@ -554,19 +600,25 @@ class LocalService:
 # --- explanations -----------------------------------------------------------------------------------------------------
 
 
+def _end_of(rows: Sequence[Row]) -> Row | None:
+    """Return the row that tells how a thing ended, or the last one about it; None where there is none."""
+    return next((row for row in rows if row.outcome is Outcome.ENDED), rows[0] if rows else None)
+
+
 def _epitaph(address: Address, domain: str, rows: Sequence[Row], now: UnixNs) -> Explanation:
     """Return what the journal tells of a thing that is gone."""
-    ended = next((row for row in rows if row.outcome is Outcome.ENDED), rows[0])
+    ended = _end_of(rows)
+    anchor = None if ended is None else ended.anchor_ns
     return Explanation(
         address=str(address),
         domain=domain,
-        uid=ended.uid or None,
+        uid=None if ended is None else ended.uid or None,
         at=Moment(now),
         verdict="gone",
-        reason=ended.reason,
-        because=f"{ended.outcome.value} at {to_timestamp(ended.time_ns)} by {ended.actor}, {words(ended.reason)}",
+        reason="" if ended is None else ended.reason,
+        because="" if ended is None else _ended(ended),
         rules=[],
-        anchor=None if ended.anchor_ns is None else AnchorView(Moment(ended.anchor_ns), ""),
+        anchor=None if anchor is None else AnchorView(Moment(anchor), ""),
         deadline=None,
         extended_until=None,
         activity=None,
@@ -575,22 +627,50 @@ def _epitaph(address: Address, domain: str, rows: Sequence[Row], now: UnixNs) ->
         hold=None,
         next_check=None,
         saved_by=[],
-        undo=_way_back(address, ended, now),
+        trash=None,
+        undo=None,
         waits_for=None,
         frozen=None,
         journal=[row_view(row) for row in rows],
     )
 
 
-def _way_back(address: Address, ended: Row, now: UnixNs) -> str | None:
-    """Say how something that was ended comes back, or why it does not."""
-    details = ended.details or {}
+def _ended(row: Row) -> str:
+    return f"{row.outcome.value} at {to_timestamp(row.time_ns)} by {row.actor}, {words(row.reason)}"
+
+
+def _trashed(told: Explanation, entry: TrashEntry, ended: Row | None, *, is_another: bool) -> Explanation:
+    """Return what is told of a thing with its place in the trash and the way back; ``ended`` is the row of its end.
+
+    ``is_another``: what lies there is an earlier one of its address, and not the one that the row is about.
+    """
+    by = None if ended is None or is_another else ended.actor
+    facts = TrashFacts(entry.ended_at, entry.expires_at, by, entry.address, entry.uid)
+    which = f" --uid {entry.uid}, an earlier one of this address" if is_another else ""
+    until = "" if entry.expires_at is None else f", until {entry.expires_at}"
+    there = f"it is in the trash{', held there' if entry.held else until}"
+    return replace(
+        told,
+        reason=told.reason if ended is None else ended.reason,
+        because=told.because if is_another else f"{'' if ended is None else f'{_ended(ended)}; '}{there}",
+        trash=facts,
+        undo=f"lapse undo {told.address}{which}{until}",
+    )
+
+
+def _no_way_back(ended: Row | None, now: UnixNs, not_undoable: str | None, problem: str | None) -> str | None:
+    """Say why something that was ended does not come back; None where nobody knows."""
+    details = (None if ended is None else ended.details) or {}
     until = details.get(UNDO_UNTIL)
-    if isinstance(until, int) and until > now:
-        return f"lapse undo {address}, until {to_timestamp(until)}"
-    if isinstance(until, int):
+    if NOT_UNDOABLE in details or not_undoable is not None:
+        return f"no: {details.get(NOT_UNDOABLE, not_undoable)}"
+    if not isinstance(until, int):
+        return None
+    if until <= now:
         return f"no: it has left the trash at {to_timestamp(until)}"
-    return f"no: {details[NOT_UNDOABLE]}" if NOT_UNDOABLE in details else None
+    if problem is not None:
+        return f"it is not known whether it is in the trash: {problem}"
+    return "no: it is not in the trash any more, because it was brought back, or the trash was emptied"
 
 
 def _savers(owner: Registration, address: Address, decision: Decision) -> list[str]:

@@ -64,6 +64,11 @@ class TrashEntry(msgspec.Struct, frozen=True, kw_only=True):
     contains: Annotated[list[str], msgspec.Meta(description="Addresses of what comes back with it")] = msgspec.field(
         default_factory=list
     )
+    held: Annotated[bool, msgspec.Meta(description="Whether it is held, and stays past its time")] = False
+
+    def is_over(self, now: UnixNs) -> bool:
+        """Whether its time in the trash is over, and whoever sweeps it has not come yet."""
+        return not self.held and self.expires_at is not None and self.expires_at < now
 
 
 class BroughtBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +121,16 @@ class TrashBin:
         self._trashes = {one.name: one for one in trashes}
 
     async def page(
-        self, *, domain: str | None = None, limit: int = _PAGE, after: str | None = None
+        self, *, domain: str | None = None, limit: int = _PAGE, after: str | None = None, now: UnixNs | None = None
     ) -> ViewPage[TrashEntry]:
-        """Return some of what is there, or only of one domain; ``after`` is `ViewPage.next`."""
+        """Return some of what is there, or only of one domain; ``after`` is `ViewPage.next`.
+
+        With ``now``, what is over then is left out.
+        """
         found: list[TrashEntry] = []
         async for page in self._entries(after):
-            found += [one for one in page if domain in {None, one.domain}]
+            wanted = [one for one in page if domain in {None, one.domain}]
+            found += [one for one in wanted if now is None or not one.is_over(now)]
             if len(found) > limit:
                 return ViewPage(found[:limit], found[limit - 1].id)
         return ViewPage(found, None)

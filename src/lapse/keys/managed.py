@@ -54,6 +54,7 @@ class ManagedKeys(SimpleDomain[UnixNs]):
     """See the module. What is decided on is the expiry."""
 
     name: Final = KEYS.name
+    not_undoable: str | None = "names and values of keys are secrets, of which no copy is kept"
 
     def __init__(self, keys: AsyncKeys) -> None:
         """Steer the keys of a store, which its opener closes."""
@@ -134,7 +135,7 @@ class ManagedKeys(SimpleDomain[UnixNs]):
             rules=(single_rule(decision, "absent from the end of its TTL on", action=EXPIRE),),
             because=f"{because}, and reads do not see it" if isinstance(decision.verdict, Due) else because,
             facts={"clock": self._keys.backend.capabilities.clock},
-            not_undoable="names and values of keys are secrets, of which no copy is kept",
+            not_undoable=self.not_undoable,
         )
 
     async def takes_along(self, candidate: Candidate[UnixNs]) -> Sequence[str]:

@@ -32,6 +32,7 @@ class ManagedObjects(ABC, Generic[S]):
     """A base for a `lapse.engine.domain.ManagedDomain` over one object store. Handles are `ObjectHandle`."""
 
     is_indexed: bool = True
+    not_undoable: str | None = None
 
     def __init__(
         self, store: ObjectStore, holds: HoldLookup, steering: Steering, *, trash: ObjectTrash | None, clock: Clock

@@ -26,6 +26,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.objects.managed import ManagedObjects, in_pages
 from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle
+from lapse.objects.trash.rules import TrashReason
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name
 from lapse.requests.api.kinds import (
     CAPTURE_SCHEDULE,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Target
-    from lapse.kube.resources import Kind
+    from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.holds.steering import Steering
     from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.objects.trash.moves import ObjectTrash
@@ -197,6 +198,8 @@ class SeenKeeper(NamedTuple):
     """What it is, for rules in words."""
     artifact: str = ""
     """The address, where an artifact is meant and not its keeper."""
+    is_in_trash: bool = False
+    """Whether it is a trash keeper, or what one keeps."""
 
 
 class ManagedKeepers(ManagedObjects[SeenKeeper]):
@@ -235,12 +238,8 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
         return _seen(plain, run=run, said=_rule_words(keeper))
 
     async def _seen_artifact(self, kind: Kind[Any], found: Any) -> Candidate[SeenKeeper]:  # noqa: ANN401 - of that kind
-        owner = next((one for one in found.metadata.owner_references if one.kind == OBJECT_KEEPER.kind), None)
-        keeper: ObjectKeeper | None = None
-        if owner is not None:
-            keeper = await self._shared.caches.read(OBJECT_KEEPER, ObjectKey(None, owner.name))
+        keeper, meta = await self._living_keeper(found.metadata), found.metadata
         seen = SeenKeeper(None) if keeper is None else (await self._seen(keeper)).state
-        meta = found.metadata
         return Candidate(
             address=kind.address(meta.key),
             uid=meta.uid,
@@ -250,6 +249,15 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
             hold=hold_of(meta.annotations),
             extended=None if seen.keeper is None else seen.keeper.extended,
         )
+
+    async def _living_keeper(self, artifact: ObjectMeta) -> ObjectKeeper | None:
+        """Return the keeper that an artifact goes with: of several the one that manages it; None when there is none."""
+        owners = [one for one in artifact.owner_references if one.kind == OBJECT_KEEPER.kind]
+        for owner in sorted(owners, key=lambda one: not one.controller):
+            keeper = await self._shared.caches.read(OBJECT_KEEPER, ObjectKey(None, owner.name))
+            if keeper is not None and keeper.metadata.uid == owner.uid:
+                return keeper
+        return None
 
     def decide(self, candidate: Candidate[SeenKeeper], now: UnixNs) -> Decision:
         """See `ManagedDomain`: what either domain would end is due; an artifact stays as long as its keeper."""
@@ -303,7 +311,9 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
             rules.append(_run_rule(self._shared.superseded.decide(seen.run, now), seen.run))
         rules.sort(key=lambda one: one.reason != decision.verdict.reason.value)
         ours = tuple([one if place == 0 else replace(one, wins=False) for place, one in enumerate(rules)])
-        return Grounds(rules=ours, because=_because(decision), anchor_source=_source(seen.keeper))
+        not_undoable = TrashReason.IS_TRASH.value if seen.is_in_trash else None
+        source = _source(seen.keeper)
+        return Grounds(rules=ours, because=_because(decision), anchor_source=source, not_undoable=not_undoable)
 
     def _explain_artifact(self, seen: SeenKeeper, decision: Decision) -> Grounds:
         if seen.keeper is None:
@@ -311,8 +321,8 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
         else:
             rule = f"goes with {seen.keeper.address}"
             because = f"{seen.keeper.address} keeps it"
-        saves = () if seen.keeper is None else (f"lapse extend {seen.keeper.address} 2h",)
-        return Grounds(rules=(single_rule(decision, rule, action="delete"),), because=because, saved_by=saves)
+        rules = (single_rule(decision, rule, action="delete"),)
+        return Grounds(rules=rules, because=because, anchor_source=_source(seen.keeper), is_in_trash=seen.is_in_trash)
 
     async def takes_along(self, candidate: Candidate[SeenKeeper]) -> Sequence[str]:
         """Return the artifacts that no other owner keeps."""
@@ -333,7 +343,8 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
     async def extend(self, candidate: Candidate[SeenKeeper], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`: an artifact has no time of its own, so its keeper is extended."""
         seen = candidate.state
-        await super().extend(seen.keeper if seen.artifact and seen.keeper is not None else candidate, until, by=by)
+        meant: Candidate[Any] = seen.keeper if seen.artifact and seen.keeper is not None else candidate
+        await super().extend(meant, until, by=by)
 
 
 class ManagedSchedules(ManagedObjects[Any]):
@@ -459,7 +470,7 @@ def _seen(
         address=plain.address,
         uid=plain.uid,
         version=plain.version,
-        state=SeenKeeper(plain, run, said or "delete when its time is over"),
+        state=SeenKeeper(plain, run, said or "delete when its time is over", is_in_trash=plain.handle.is_trash),
         handle=plain.handle,
         hold=plain.hold,
         extended=plain.extended,

@@ -66,6 +66,7 @@ class ManagedWorkspaces:
 
     name: Final = DOMAIN
     is_indexed: Final = True
+    not_undoable: str | None = None
 
     def __init__(
         self,

@@ -121,6 +121,7 @@ class TrashedWorkspaces:
             expires_at=_moment(row.trash_until),
             bytes=self._size_of(row),
             comes_back="as it was, with its data, stopped",
+            held=row.held(self._now()),
         )
 
     async def bring_back(self, entry: TrashEntry, *, by: str) -> BroughtBack:

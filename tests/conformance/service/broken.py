@@ -165,6 +165,22 @@ class EmptiesAll(Passing):
         return await self.inner.empty_trash(replace(asked, address=None))
 
 
+class OffersAnyUndo(Passing):
+    """Offers to bring back whatever is gone."""
+
+    async def why(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        told = await self.inner.why(asked)
+        return replace(told, undo=f"lapse undo {told.address}") if told.verdict == "gone" else told
+
+
+class ForgetsEnds(Passing):
+    """Does not tell when what it has brought back lapses."""
+
+    async def undo(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        done = await self.inner.undo(asked)
+        return replace(done, items=[replace(one, deadline=None) for one in done.items])
+
+
 class EmptiesAllOfAnAddress(Passing):
     """Forgets which one of several is meant."""
 
@@ -234,6 +250,6 @@ BROKEN = [
     AppliesAll, AppliesWhatItKnows, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies,
     PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
     ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
-    UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, TellsAllOfTheTrash, FreezesWithoutReason, FirstPageOnly,
-    FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,
+    UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, OffersAnyUndo, ForgetsEnds, TellsAllOfTheTrash,
+    FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,
 ]  # fmt: skip

@@ -256,6 +256,48 @@ async def the_trash_is_told_in_pages_and_emptied_for_good(world: World) -> None:
 
 
 @case
+async def why_tells_of_an_undo_only_while_there_is_something_to_bring_back(world: World) -> None:
+    verbs = world.of(ANN)
+    await world.things.add("a")
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    (entry,) = (await verbs.trash(TrashRequest())).items
+    told = await verbs.why(WhyRequest(address="thing/a"))
+    assert told.trash is not None
+    assert (told.verdict, told.trash.uid) == ("gone", entry.uid)
+    assert (told.trash.since, told.trash.until) == (entry.ended_at, entry.expires_at)
+    assert told.trash.by == told.journal[0].actor
+    assert told.undo == f"lapse undo thing/a, until {entry.expires_at}"
+
+    await verbs.undo(UndoRequest(address="thing/a"))
+    back = await verbs.why(WhyRequest(address="thing/a"))
+    assert (back.verdict, back.trash) == ("keep", None)
+    assert back.undo is None or not back.undo.startswith("lapse undo")
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    await verbs.empty_trash(EmptyTrashRequest())
+    emptied = await verbs.why(WhyRequest(address="thing/a"))
+    assert (emptied.verdict, emptied.trash) == ("gone", None)
+    assert emptied.undo is None or not emptied.undo.startswith("lapse undo")
+
+    await world.things.add("a")
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    world.elapse(24 * HOUR + 1)
+    over = await verbs.why(WhyRequest(address="thing/a"))
+    assert over.undo is None or not over.undo.startswith("lapse undo")
+    assert (await verbs.trash(TrashRequest())).items == []
+
+
+@case
+async def what_came_back_is_told_with_its_end(world: World) -> None:
+    verbs = world.of(ANN)
+    await world.things.add("a")
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    (back,) = (await verbs.undo(UndoRequest(address="thing/a"))).items
+    told = await verbs.why(WhyRequest(address="thing/a"))
+    assert back.deadline is not None
+    assert str(back.deadline) == str(told.deadline)
+
+
+@case
 async def of_two_of_one_address_the_trash_is_emptied_of_the_one_that_is_named(world: World) -> None:
     verbs = world.of(ANN)
     for _ in range(2):

@@ -17,6 +17,7 @@ from tests.conformance.service.registry import DOMAIN, HOUR
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from lapse.app.domains import ManagedOwnDomain
     from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action
     from tests.conformance.domains.kit import Kit
@@ -71,6 +72,11 @@ class Things(MemoryDomain):
     @property
     def registration(self) -> Registration:
         return THINGS
+
+    def managed(self) -> ManagedOwnDomain:
+        managed = super().managed()
+        managed.not_undoable = None  # the place has a trash for it
+        return managed
 
 
 class MemoryTrash:

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.duration import Duration
+from lapse.core.errors import LapseError
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.explanation import TrashFacts, explanation_rows
+from lapse.engine.journal.log import LogJournal
 from lapse.engine.verbs.contract import (
+    DeleteRequest,
     ExtendRequest,
     HoldRequest,
     PlanRequest,
@@ -239,3 +243,56 @@ async def test_what_an_undo_brought_back_is_in_the_lists_and_in_a_plan_with_its_
     plan = await ann.plan(PlanRequest(within="8d"))
     (item,) = [one for one in plan.items if one.address == back.address]
     assert (item.takes_along, item.due_at) == ([snapshot], back.deadline)
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_snapshot_in_the_trash_it_is_told_who_ended_it_when_and_how_it_comes_back(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    keeper, snapshot = await world.keeper(request), f"snapshot/{content_key(request).name}"
+    await world.live(minutes=11)
+    ann = person(world)
+    await ann.delete(DeleteRequest(address=address(keeper)))
+    (entry,) = (await ann.trash(TrashRequest(domain="keepers"))).items
+    await world.caught_up()
+
+    told = await ann.why(WhyRequest(address=snapshot))
+    assert told.trash == TrashFacts(entry.ended_at, entry.expires_at, "cli (ann)", address(keeper), entry.uid)
+    assert told.verdict == "gone"
+    assert "it is in the trash" in told.because
+    assert "cli (ann)" in told.because
+    assert told.undo == f"lapse undo {snapshot}, until {entry.expires_at}"
+    assert "in the trash" in dict(explanation_rows(told))
+    assert [row.address for row in told.journal] == [address(keeper)]
+
+    (back,) = (await ann.undo(UndoRequest(address=snapshot))).items
+    await world.caught_up()
+    kept = await ann.why(WhyRequest(address=snapshot))
+    assert (kept.verdict, kept.trash, kept.undo, kept.deadline) == ("keep", None, None, back.deadline)
+    gone = await ann.why(WhyRequest(address=address(keeper)))
+    assert (gone.verdict, gone.trash) == ("gone", None)
+    assert (gone.undo or "").startswith("no: it is not in the trash any more")
+
+
+async def test_a_plan_says_that_the_trash_itself_does_not_come_back(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    await world.live(hours=26, step=600)
+    ann = person(world)
+    (trash,) = [one for one in (await ann.plan(PlanRequest(within="8d"))).items if request.metadata.uid not in one.uid][
+        :1
+    ]
+    assert trash.address.startswith("keeper/trash-")
+    assert trash.not_undoable == "it is the trash itself"
+
+
+async def test_why_answers_from_the_trash_where_the_journal_cannot_be_read(world: World) -> None:
+    request = await world.completed(MANIFEST_CAPTURE_REQUEST)
+    await world.live(minutes=11)
+    ann = person(world, journal=LogJournal())
+    told = await ann.why(WhyRequest(address=address(request)))
+    assert told.trash is not None
+    assert (told.verdict, told.trash.by, told.journal) == ("gone", None, [])
+    assert (told.undo or "").startswith(f"lapse undo {address(request)}, until ")
+    with pytest.raises(LapseError, match="database_url"):
+        await ann.why(WhyRequest(address="vcr/shop/never-there"))

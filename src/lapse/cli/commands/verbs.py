@@ -144,7 +144,9 @@ def apply(
     else:
         if done.items:
             print_views(done.items, columns, styles=_STYLES)
-        undo = f" To undo: lapse undo {done.plan}" if done.ended else ""
+        undoable = {one.address for one in planned.items if one.not_undoable is None}
+        is_undoable = any(one.outcome == "ended" and one.address in undoable for one in done.items)
+        undo = f" To undo: lapse undo {done.plan}" if is_undoable else ""
         message(f"{done.ended} ended, {done.left} left, of {len(done.items)}.{undo}")
     if not done.left:
         return ExitCode.DONE
@@ -350,7 +352,9 @@ def undo(
         print_document(output, done)
     else:
         for one in done.items:
-            message(f"Brought back: {one.address}{f': {one.says}' if one.says else ''}.")
+            says = f": {one.says.rstrip('.')}" if one.says else ""
+            end = f" It lapses at {one.deadline}." if one.deadline is not None and one.hold is None else ""
+            message(f"Brought back: {one.address}{says}.{end}")
         for address, problem in done.problems.items():
             message(f"Not brought back: {address}: {problem}", style="red")
     if not done.problems:

@@ -317,7 +317,7 @@ class Steering:
 
     async def _brought_back(self, place: ObjectPlace) -> tuple[ObjectPlace, Object] | None:
         """Return what came back from the trash in the place of an object; None when it is another one."""
-        found: Object = await self._store.get(metadata_only(place.kind), place.key)
+        found = await self._store.get(metadata_only(place.kind), place.key)
         if first_uid(found.metadata) != place.uid:
             return None
         return place._replace(uid=found.metadata.uid), found

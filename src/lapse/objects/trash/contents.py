@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import Result, deletion_by_person
@@ -53,7 +54,7 @@ from lapse.objects.trash.rules import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from lapse.core.clock import Clock, UnixNs
+    from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.holds.steering import Steering
@@ -93,8 +94,10 @@ class _Kept(NamedTuple):
         except DurationError:
             return None
 
-    def entry(self, place: int, *, ended: UnixNs | None, size: int | None, contains: list[str], way: str) -> TrashEntry:
-        item, lasts = self.contents.items[place], self.lasts_ns
+    def entry(
+        self, place: int, *, ended: UnixNs | None, size: int | None, contains: list[str], way: str, now: UnixNs
+    ) -> TrashEntry:
+        item, lasts, hold = self.contents.items[place], self.lasts_ns, hold_of(self.meta.annotations)
         expires = Expiry(None if self.created is None or lasts is None else self.created + lasts)
         return TrashEntry(
             id=f"{NAME}/{self.meta.name}/{place:04d}",
@@ -106,6 +109,7 @@ class _Kept(NamedTuple):
             bytes=size,
             comes_back=way,
             contains=contains,
+            held=hold is not None and hold.active(now),
         )
 
 
@@ -127,6 +131,10 @@ class TrashedObjects:
         """List nothing yet; ``metrics`` are those of the process, if anybody can ask for them."""
         self._trash, self._store, self._kinds, self._steering = trash, trash.store, trash.kinds, steering
         self._holds, self._journal, self._clock, self._metrics = holds, journal, clock, metrics
+
+    @property
+    def _now(self) -> UnixNs:
+        return UnixNs(self._clock.wall_ns())
 
     # --- listing ------------------------------------------------------------------------------------------------------
 
@@ -160,7 +168,7 @@ class TrashedObjects:
         size = sum(one or 0 for one in sizes) if any(one is not None for one in sizes) else None
         contains = [str(kind.address(found.metadata.key)) for kind, found in artifacts]
         way = _RETURNS[TrashWay.KEPT]
-        return [kept.entry(0, ended=kept.created, size=size, contains=contains, way=way)]
+        return [kept.entry(0, ended=kept.created, size=size, contains=contains, way=way, now=self._now)]
 
     async def _artifacts(self, kept: _Kept) -> list[tuple[Kind[Any], Any]]:
         """Return the artifacts that lie in the trash by this keeper, and by no other one that is alive."""
@@ -198,7 +206,7 @@ class TrashedObjects:
         out = await self._not_ended(kept) if state is None else set(state.out)
         share = (status.total_size_bytes or 0) // len(kept.contents.items)
         return [
-            kept.entry(place, ended=ended, size=share, contains=[], way=self._way_of(item.address))
+            kept.entry(place, ended=ended, size=share, contains=[], way=self._way_of(item.address), now=self._now)
             for place, item in enumerate(kept.contents.items)
             if place not in out
         ]
@@ -277,7 +285,9 @@ class TrashedObjects:
         """
         name = f"back-{kept.meta.uid}"
         marks = {one: kept.meta.annotations[one] for one in MARK_NAMES if one in kept.meta.annotations}
-        annotations = {**marks, BROUGHT_BACK: kept.contents.items[0].uid, **({MADE_FOR: made_for} if made_for else {})}
+        annotations = {**marks, BROUGHT_BACK: kept.contents.items[0].uid}
+        if made_for:
+            annotations[MADE_FOR] = made_for
         body: Json = {
             "metadata": {"name": name, "annotations": annotations},
             "spec": {"mode": "TTL", "ttl": kept.keeper.spec.ttl},

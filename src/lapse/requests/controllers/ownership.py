@@ -167,6 +167,8 @@ def is_made_for(request: Request, artifact: Any) -> bool:  # noqa: ANN401 - of o
     """
     uid, spec = first_uid(request.metadata), artifact.spec
     target = getattr(request.spec, "target", None)
+    namespace: str | None
+    named: str | None
     match artifact:
         case VolumeSnapshotContent():
             namespace, named = spec.volume_snapshot_ref.namespace, snapshot_name(uid, (target and target.uid) or "")
