@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from lapse.app.trash import trashed_objects
 from lapse.core.clock import SystemClock, UnixNs
 from lapse.core.duration import Duration
 from lapse.core.identity import uuid
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import deletion_by_person
 from lapse.engine.executor import Executor
 from lapse.engine.journal.log import LogJournal
@@ -25,16 +27,19 @@ from lapse.kube.resources import Document, ObjectKey
 from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.packing.chunks import pack
 from lapse.objects.target import ObjectHandle, ObjectTarget
-from lapse.objects.trash.rules import TrashContents, TrashWay, is_in_trash
-from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER
+from lapse.objects.trash.rules import MADE_FOR, TrashContents, TrashWay, is_in_trash
+from lapse.requests.addresses import checkpoint_name, keeper_name
+from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, MANIFEST_CHECKPOINT, OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.controllers.ownership import owned_by
 from lapse.requests.trash import trash_of
+from tests.servers.lapse_server import lapse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from lapse.kube.resources import Kind
     from lapse.objects.kubernetes import KubernetesStore
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 WEEK = Duration.parse("7d")
+FAR = "2199-01-01T00:00:00Z"
 
 
 class Scene:
@@ -194,3 +200,81 @@ async def test_an_artifact_survives_its_keeper_under_the_garbage_collection_of_t
             return
         await scene.clock.sleep(0.1)
     raise AssertionError("it is still there")
+
+
+async def captured(scene: Scene) -> tuple[Any, Any, Any]:
+    """A finished capture of manifests, as a controller leaves it, with its keeper and its checkpoint."""
+    target = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}
+    request = await scene.store.create(
+        MANIFEST_CAPTURE_REQUEST,
+        {"metadata": {"name": "done", "namespace": scene.namespace}, "spec": {"targets": [target]}},
+    )
+    meta, kind = request.metadata, MANIFEST_CAPTURE_REQUEST
+    ref = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "namespace": meta.namespace,
+        "name": "done",
+        "uid": meta.uid,
+    }
+    spec = {"mode": "FollowObjectWithTTL", "ttl": "720h", "followObjectRef": ref}
+    name = {"metadata": {"name": keeper_name(kind.short, meta.uid)}}
+    keeper = await scene.store.create(OBJECT_KEEPER, {**name, "spec": spec})
+    named = {"name": checkpoint_name(meta.uid), "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}
+    made = {"sourceNamespace": scene.namespace, "manifestCaptureRequestRef": ref}
+    checkpoint = await scene.store.create(MANIFEST_CHECKPOINT, {"metadata": named, "spec": made})
+    # Completed in the far future: operators of other tests leave it alone.
+    condition = {"type": "Ready", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": FAR}
+    status = {"conditions": [condition], "completionTimestamp": FAR, "checkpointName": named["name"]}
+    return await scene.store.patch_status(kind, meta.key, status), keeper, checkpoint
+
+
+async def test_people_undo_hold_and_ask_on_a_cluster_as_elsewhere(
+    scene: Scene, shared_kube: KubeServer, lease_namespace: str, tmp_path: Path
+) -> None:
+    request, keeper, checkpoint = await captured(scene)
+    kind, artifact = MANIFEST_CAPTURE_REQUEST, f"checkpoint/{checkpoint.metadata.name}"
+    address = str(kind.address(request.metadata.key))
+
+    async def say(*line: str) -> str:
+        flags = (f"--kube-config={shared_kube.kubeconfig}", f"--lease-namespace={lease_namespace}")
+        done = await asyncio.to_thread(lapse, *line, *flags, state_dir=tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+        return done.stdout + done.stderr
+
+    async def marks(of: Any = keeper) -> dict[str, str]:  # noqa: ANN401 - a keeper
+        found = (await scene.store.get(OBJECT_KEEPER, of.metadata.key)).metadata.annotations
+        return {name: text for name, text in found.items() if name.startswith("lapse.dev/hold")}
+
+    assert await scene.end(kind, request) == [Outcome.ENDED]
+    assert "undo" in await say("why", address), "from the trash, where the journal is the log"
+    assert keeper.metadata.name in await say("undo", address)
+    assert (await marks())["lapse.dev/hold"] == "true"
+    await say("release", address)
+    assert await marks() == {}
+    await say("hold", address, "--reason", "audit")
+    assert "audit" in await say("why", artifact)
+    await say("release", address)
+
+    assert await scene.end(OBJECT_KEEPER, await scene.store.get(OBJECT_KEEPER, keeper.metadata.key)) == [Outcome.ENDED]
+    for _ in range(300):
+        found = await scene.store.get(MANIFEST_CHECKPOINT, checkpoint.metadata.key)
+        if is_in_trash("ManifestCheckpoint", found.metadata):
+            break
+        await scene.clock.sleep(0.1)
+    told = json.loads(await say("why", artifact, "-o", "json"))
+    assert (told["verdict"], told["trash"]["uid"]) == ("gone", keeper.metadata.uid)
+    assert told["undo"].startswith(f"lapse undo {artifact}, until ")
+    await say("hold", address, "--reason", "audit")
+    (back,) = json.loads(await say("undo", artifact, "-o", "json"))["items"]
+    fresh = await scene.store.get(OBJECT_KEEPER, ObjectKey(None, back["address"].partition("/")[2]))
+    assert fresh.metadata.annotations[MADE_FOR] == scene.namespace
+    assert (back["hold"]["reason"], back["deadline"]) == ("audit", told_end(fresh))
+    assert (await marks(fresh))["lapse.dev/hold-reason"] == "audit"
+    await say("release", address)
+    assert await marks(fresh) == {}
+
+
+def told_end(keeper: Any) -> str:  # noqa: ANN401 - a keeper
+    created = from_timestamp(keeper.metadata.creation_timestamp) or 0
+    return to_timestamp(created + (WEEK.nanoseconds or 0))

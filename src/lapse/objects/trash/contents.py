@@ -285,7 +285,7 @@ class TrashedObjects:
         """
         name = f"back-{kept.meta.uid}"
         marks = {one: kept.meta.annotations[one] for one in MARK_NAMES if one in kept.meta.annotations}
-        annotations = {**marks, BROUGHT_BACK: kept.contents.items[0].uid}
+        annotations: dict[str, str] = {**marks, BROUGHT_BACK: kept.contents.items[0].uid}
         if made_for:
             annotations[MADE_FOR] = made_for
         body: Json = {
