@@ -231,9 +231,10 @@ class ManagedOwnDomain:
         placed = PlacedHold(self.name, candidate.uid, str(candidate.address), hold, UnixNs(self._clock.wall_ns()))
         await self._holds.hold(placed, replace=replace)
 
-    async def release(self, candidate: Candidate[Any], *, by: str) -> Hold | None:
+    async def release(self, candidate: Candidate[Any], *, by: str, legal: bool) -> Hold | None:
         """See `ManagedDomain`."""
-        return await self._holds.release(self.name, candidate.uid, by=by)
+        address = str(candidate.address)
+        return await self._holds.release(self.name, candidate.uid, by=by, legal=legal, address=address)
 
     async def extend(self, candidate: Candidate[Any], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""

@@ -18,7 +18,7 @@ from lapse.app.process import request_policy
 from lapse.core.clock import UnixNs
 from lapse.domains import REGISTRY
 from lapse.engine.verbs.contract import LoopView, SignalView
-from lapse.engine.verbs.place import ProcessFacts
+from lapse.engine.verbs.place import Caller, ProcessFacts
 from lapse.engine.view import Moment
 from lapse.history.api.kinds import HISTORY, RETENTION
 from lapse.history.managed import ManagedRecords
@@ -34,6 +34,7 @@ from lapse.workspaces.managed import ManagedWorkspaces
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AsyncExitStack
 
     from lapse.app.domains import OwnDomain
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from lapse.objects.trash.moves import ObjectTrash
     from lapse.requests.service import Requests
     from lapse.settings import Settings
+    from lapse.web.auth.tokens import TokenStore
     from lapse.workspaces.activity.port import Activity
     from lapse.workspaces.store.port import WorkspaceStore
 
@@ -166,6 +168,16 @@ def own_openings(settings: Settings, holds: Callable[[], Awaitable[HoldStore]], 
         return ManagedOwnDomain(own, await holds(), clock=clock)
 
     return {name: partial(opened, name) for name in REGISTRY.installed_names()}
+
+
+def persons_of(tokens: TokenStore, settings: Settings, scope: str, domain: str | None) -> AbstractSet[str] | None:
+    """Return who may do what a scope allows in a state folder: its user, and the persons who have tokens for it.
+
+    None for what is in a database, which others may reach from other machines.
+    """
+    if domain is not None and settings.database_url and REGISTRY.get(domain).is_in_database:
+        return None
+    return {Caller.user().name, *(Caller.token(name).name for name in tokens.persons(scope))}
 
 
 def process_facts(coordinator: Coordinator, metrics: Metrics, clock: Clock) -> Callable[[], ProcessFacts]:

@@ -582,6 +582,7 @@ async def _place(
         policies=record.approvals(store, clock=clock),
         frozen_in=show_value(settings.database_url),
         process=facts,
+        persons=partial(service.persons_of, stores.access.sessions.tokens, settings),
         extend_max=settings.extend_max,
         plan_ttl=settings.plan_ttl,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -81,6 +82,7 @@ class Context:
         self._record: ProcessRecord | None = None
         self._guard: ClockGuard | None = None
         self._workspaces: WorkspaceStore | None = None
+        self._caller: Caller | None = None
 
     @property
     def settings(self) -> Settings:
@@ -247,7 +249,9 @@ class Context:
 
     async def caller(self) -> Caller:
         """Return the person at the command line: users of a machine are told apart by their names."""
-        return caller()
+        from lapse.engine.verbs.place import Caller
+
+        return Caller.user()
 
     async def place(self) -> Place:
         """Return what the verbs work on; stores that a verb does not need stay closed."""
@@ -264,7 +268,8 @@ class Context:
         store, metrics = self.store, Metrics(__version__)
         settings = self.settings  # after the store is open: what decides there is noted in it
         journal, freezes = await self.journal(), await self.freezes()
-        gate = await self.gate(metrics, actor=who())
+        actor = (await self.caller()).name
+        gate = await self.gate(metrics, actor=actor)
         ownable = await self.ownable()
         steering = service.steering_of(store, ListedDependants(store, ownable), self.clock)
         named = await self.hold_kinds()
@@ -284,7 +289,7 @@ class Context:
             clock=self.clock,
             left_alone=[settings.lease_namespace] if self.is_cluster else [],
             trash=trash,
-            actor=who(),
+            actor=actor,
         )
         requests = service.RequestsOfCommand(objects=shared, settings=settings, stack=self._stack)
         return Place(
@@ -309,7 +314,14 @@ class Context:
             by_plan=ByPlan(settings.act_by_plan),
             policies=await self.approvals(),
             frozen_in=self.where_frozen,
+            persons=self._persons,
         )
+
+    def _persons(self, scope: str, domain: str | None) -> AbstractSet[str] | None:
+        """Return who may do here what a scope allows: the user of the folder, and those who have tokens for it."""
+        from lapse.app.service import persons_of
+
+        return persons_of(self.tokens, self.settings, scope, domain)
 
     async def _open_trash(self, holds: HoldLookup, named: Sequence[Kind[Any]]) -> TrashBin:
         from lapse.app.trash import trashed_objects
@@ -486,18 +498,22 @@ class ClusterContext(Context):
         reviews = Kind(
             "authentication.k8s.io/v1", "SelfSubjectReview", "selfsubjectreviews", Document, namespaced=False
         )
-        try:
-            found = await self._client.create(reviews, {"metadata": {}})
-        except ObjectError:
-            return Caller(who())
-        name = (found.body.get("status") or {}).get("userInfo", {}).get("username")
-        return Caller(who(), str(name) if name else None)
+        if self._caller is None:
+            name = None
+            with suppress(ObjectError):
+                found = await self._client.create(reviews, {"metadata": {}})
+                name = (found.body.get("status") or {}).get("userInfo", {}).get("username")
+            self._caller = Caller(str(name)) if name else Caller(Caller.user().name, is_person=False)
+        return self._caller
 
     def _opened_domains(self) -> dict[str, Opening]:
         return {}
 
     async def _workspace_trash(self, journal: Journal) -> list[Trash]:
         return []
+
+    def _persons(self, scope: str, domain: str | None) -> AbstractSet[str] | None:
+        return None  # who has which rights is the cluster's to know
 
     def _approval_sources(self) -> list[ApprovalSource]:
         from lapse.objects.approvals import ConfigMapApprovals
@@ -662,20 +678,8 @@ def workspace_name(text: str) -> str:
     return address.name
 
 
-def caller() -> Caller:
-    """Return the person at the command line: users of a machine are told apart by their names."""
-    from lapse.engine.verbs.place import Caller
-    from lapse.files.ownership import user_name
-
-    name = user_name()
-    return Caller(who(), None if name is None else f"user {name}")
-
-
 def who() -> str:
-    """Return how the journal names the person at the command line."""
-    import getpass
+    """Return how the journal names the user of this machine at the command line; on a cluster, see `Context.caller`."""
+    from lapse.engine.verbs.place import Caller
 
-    try:
-        return f"cli ({getpass.getuser()})"
-    except (KeyError, OSError):  # a container may run as a user that has no name
-        return "cli"
+    return Caller.user().name

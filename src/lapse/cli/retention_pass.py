@@ -51,7 +51,6 @@ async def pass_over(
     from lapse import __version__
     from lapse.app.process import retention
     from lapse.app.trash import listed_trash
-    from lapse.cli.context import who
     from lapse.engine.plans.approvals import loop_gate
     from lapse.engine.running.metrics import Metrics
     from lapse.history.policy.policies import PolicyOverlay
@@ -60,7 +59,7 @@ async def pass_over(
     from lapse.objects.holds.cluster import listed_holds
 
     _settle_logs(context, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
-    settings, metrics = context.settings, Metrics(__version__)
+    settings, metrics, actor = context.settings, Metrics(__version__), (await context.caller()).name
     passes = retention(
         context.loaded,
         context.store,
@@ -68,12 +67,12 @@ async def pass_over(
         journal=await context.journal(),
         metrics=metrics,
         holds=listed_holds(context.store, await context.ownable()),
-        gate=loop_gate(await context.gate(metrics, actor=who()), settings.act_by_plan),
+        gate=loop_gate(await context.gate(metrics, actor=actor), settings.act_by_plan),
         clock=context.clock,
         left_alone=[settings.lease_namespace] if context.is_cluster else [],
         direct=PolicyOverlay(context.store, instead) if instead else None,
         trash=listed_trash(settings, context.store, clock=context.clock, hold_kinds=await context.hold_kinds()),
-        actor=who(),
+        actor=actor,
     )
     told: list[PassItem] = []
     waits = not (dry_run or yes) and await passes.is_unproved(only)

@@ -320,8 +320,11 @@ class ManagedDomain(DomainRules[S], Protocol[S]):
         """
         ...
 
-    async def release(self, candidate: Candidate[S], *, by: str) -> Hold | None:
-        """End the hold that stands on the thing itself, and return it; None when there was none."""
+    async def release(self, candidate: Candidate[S], *, by: str, legal: bool) -> Hold | None:
+        """End the hold that stands on the thing itself, and return it; None when there was none.
+
+        What `demand_releasable` asks is compared in the step that ends it: a legal hold that came in between stays.
+        """
         ...
 
     async def extend(self, candidate: Candidate[S], until: UnixNs, *, by: str) -> None:

@@ -28,12 +28,12 @@ from lapse.engine.explanation import AnchorView, Explanation, TrashFacts, explan
 from lapse.engine.journal.audit import tell
 from lapse.engine.journal.port import AUDIT, AuditReason, Outcome, audit_row
 from lapse.engine.journal.view import read_page, row_view
-from lapse.engine.plans.approvals import NamelessPersonError, OwnPlanError
+from lapse.engine.plans.approvals import OwnPlanError
 from lapse.engine.plans.planner import Planner, hold_facts, holds_of, whole_second
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
 from lapse.engine.safety.clock_guard import freeze_of, machine_mark
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
-from lapse.engine.safety.holds import Hold
+from lapse.engine.safety.holds import LEGAL, Hold, LegalReleaseError
 from lapse.engine.trash import NOT_UNDOABLE, UNDO_UNTIL, NotInTrashError
 from lapse.engine.verbs.contract import (
     Approval,
@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from lapse.engine.verbs.place import Caller, Place
     from lapse.engine.view import FreezeView, ViewPage
 
+APPROVE: Final = "approve"
+"""The scope of who approves plans; `LEGAL` is that of legal holds."""
 _MOST_UNDONE: Final = 10_000
 _LONGEST_REASON: Final = 1_024
 _ROWS: Final = 5
@@ -136,8 +138,8 @@ class EndOfLegalHoldError(UsageError):
     """A legal hold has no end. Leave --until out, or --legal."""
 
 
-class LegalReleaseError(UsageError):
-    """{address} is under a legal hold. To release it, say that it is meant: --legal."""
+class NoApprovalsError(UsageError):
+    """{place} has no place for approvals, so no plan is approved there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,12 @@ class LocalService:
 
     async def approve(self, asked: ApproveRequest) -> Approval:
         """See `Verbs`."""
-        plan, place, person = asked.plan, self._place, self._caller.person
+        plan, place, person = asked.plan, self._place, self._caller.name
         self._planner.demand_usable(plan)
-        if place.approvals is None or person is None:
-            raise NamelessPersonError(caller=self._caller.name)
-        if plan.author == person:
+        if place.approvals is None:
+            raise NoApprovalsError(place=place.name)
+        if plan.author == person or not self._caller.is_person:
+            place.demand_second_person(self._caller, "The approval of a plan", scope=APPROVE)
             raise OwnPlanError(plan=plan.id, author=plan.author)
         approval = Approval(plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires=plan.expires)
         await place.approvals.record(approval)
@@ -294,6 +297,8 @@ class LocalService:
         if asked.legal and until is not None:
             raise EndOfLegalHoldError
         thing = await self._find(asked.address, DomainVerb.HOLD)
+        if asked.legal:
+            self._place.demand_second_person(self._caller, "A legal hold", scope=LEGAL, domain=thing.domain.name)
         hold = Hold(asked.reason, until, by=self._caller.person or "", is_legal=asked.legal)
         await thing.domain.hold(thing.candidate, hold, replace=asked.replace)
         told = {"reason": asked.reason, "until_ns": until, "legal": asked.legal or None}
@@ -307,7 +312,7 @@ class LocalService:
         (held,) = await holds_of(thing.domain, [about], now)
         if held is not None and held.legal and not asked.legal:  # who may release holds may not release these
             raise LegalReleaseError(address=thing.address)
-        was = await thing.domain.release(thing.candidate, by=self._caller.person or "")
+        was = await thing.domain.release(thing.candidate, by=self._caller.person or "", legal=asked.legal)
         is_changed = was is not None and was.active(self._place.now)
         if was is not None:
             await self._audit(AuditReason.HOLD_RELEASED, thing, {"reason": was.reason, "legal": was.is_legal or None})

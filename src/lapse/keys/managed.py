@@ -166,7 +166,7 @@ class ManagedKeys(SimpleDomain[UnixNs]):
         """Refuse."""
         _refuse(DomainVerb.HOLD)
 
-    async def release(self, candidate: Candidate[UnixNs], *, by: str) -> Hold | None:
+    async def release(self, candidate: Candidate[UnixNs], *, by: str, legal: bool) -> Hold | None:
         """Refuse."""
         _refuse(DomainVerb.HOLD)
 

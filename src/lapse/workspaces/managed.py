@@ -196,10 +196,9 @@ class ManagedWorkspaces:
         """See `ManagedDomain`."""
         await verbs.hold(self._store, candidate.state.workspace, hold, replace=replace, now=self._now)
 
-    async def release(self, candidate: Candidate[SeenWorkspace], *, by: str) -> Hold | None:
+    async def release(self, candidate: Candidate[SeenWorkspace], *, by: str, legal: bool) -> Hold | None:
         """See `ManagedDomain`."""
-        await verbs.release(self._store, candidate.state.workspace, by=by, now=self._now)
-        return candidate.hold
+        return await verbs.release(self._store, candidate.state.workspace, by=by, legal=legal, now=self._now)
 
     async def extend(self, candidate: Candidate[SeenWorkspace], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""

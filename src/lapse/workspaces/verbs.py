@@ -139,18 +139,29 @@ async def hold(
 
 
 async def release(
-    store: WorkspaceStore, workspace: Workspace, *, by: str, version: int | None = None, now: Ms
-) -> Workspace:
-    """End the hold on a workspace; nothing changes where nobody holds it. Raises as `demand_releasable`."""
+    store: WorkspaceStore,
+    workspace: Workspace,
+    *,
+    by: str,
+    legal: bool = True,
+    version: int | None = None,
+    now: Ms,
+) -> Hold | None:
+    """End the hold on a workspace, and return it; nothing changes where nobody holds it.
+
+    Raises as `demand_releasable`, which is asked of the version that the change compares with.
+    """
+    ended: Hold | None = None
 
     async def end(seen: Workspace) -> Workspace:
-        demand_releasable(address_of(seen), hold_of(seen), by=by)
-        if seen.hold_reason is None:
-            return seen
-        return await store.release(seen.id, version=seen.version, now=now)
+        nonlocal ended
+        ended = hold_of(seen)
+        demand_releasable(address_of(seen), ended, by=by, legal=legal)
+        return seen if ended is None else await store.release(seen.id, version=seen.version, now=now)
 
     fresh = await store.get(workspace.id)  # that there is nothing to release must be so now
-    return await _as_seen(store, fresh, end, version=version)
+    await _as_seen(store, fresh, end, version=version)
+    return ended
 
 
 async def _as_seen(

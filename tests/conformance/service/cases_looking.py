@@ -70,6 +70,22 @@ async def a_thing_that_is_gone_is_explained_from_the_journal(world: World) -> No
 
 
 @case
+async def of_two_things_that_had_one_address_each_is_explained_by_its_uid(world: World) -> None:
+    uids = []
+    for _ in range(2):
+        await world.things.add("a")
+        uids.append((await world.of(BEN).delete(DeleteRequest(address="thing/a"))).uid)
+    await world.things.add("a")
+
+    for uid in uids:
+        told = await world.of(ANN).why(WhyRequest(address="thing/a", uid=uid))
+        assert (told.verdict, told.uid, {row.uid for row in told.journal}) == ("gone", uid, {uid})
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).verdict == "keep"
+    with pytest.raises(NothingThereError):
+        await world.of(ANN).why(WhyRequest(address="thing/a", uid="u-none"))
+
+
+@case
 async def a_thing_that_never_was_is_not_explained(world: World) -> None:
     with pytest.raises(NothingThereError, match="There is no thing/a"):
         await world.of(ANN).why(WhyRequest(address="thing/a"))

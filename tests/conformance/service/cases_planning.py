@@ -23,6 +23,7 @@ from lapse.engine.verbs.contract import (
     PlanRequest,
     ReleaseRequest,
 )
+from lapse.engine.verbs.place import NoSecondPersonError
 from tests.conformance.service.registry import ANN, BEN, DOMAIN, HOUR, case
 
 if TYPE_CHECKING:
@@ -260,3 +261,12 @@ async def where_plans_are_approved_another_person_must_do_it(world: World) -> No
     approval = await world.of(BEN).approve(ApproveRequest(plan=plan))
     assert (approval.plan, approval.digest, approval.by) == (plan.id, plan.digest, "token ben")
     assert outcomes(await world.of(ANN).apply(asked)) == {"thing/a": "ended"}
+
+
+@case
+async def nobody_approves_a_plan_where_there_is_no_second_person(world: World) -> None:
+    await world.things.add("a")
+    plan = await planned(world)
+    await world.settings(persons=lambda _scope, _domain: {"token ann"})
+    with pytest.raises(NoSecondPersonError, match="lapse tokens create --name NAME --scope approve"):
+        await world.of(ANN).approve(ApproveRequest(plan=plan))

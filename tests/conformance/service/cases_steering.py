@@ -10,11 +10,10 @@ from lapse.core.address import AddressError
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import MomentError, MomentOverError
 from lapse.engine.registry import NoSuchDomainError, UnsupportedVerbError
-from lapse.engine.safety.holds import HeldError, LegalHoldError, SecondPersonError, WeakerHoldError
+from lapse.engine.safety.holds import HeldError, LegalHoldError, LegalReleaseError, SecondPersonError, WeakerHoldError
 from lapse.engine.service import (
     EndOfLegalHoldError,
     ExtensionError,
-    LegalReleaseError,
     NeverError,
     NoSuchPlanError,
     NothingNamedError,
@@ -37,12 +36,14 @@ from lapse.engine.verbs.contract import (
     UndoRequest,
     WhyRequest,
 )
+from lapse.engine.verbs.place import NoSecondPersonError
 from tests.conformance.service.registry import ANN, BEN, DOMAIN, HOUR, case
 
 if TYPE_CHECKING:
     from tests.conformance.service.registry import World
 
 DAY = 24 * HOUR
+LEGAL = ("legal", DOMAIN)
 
 
 # --- holds ------------------------------------------------------------------------------------------------------------
@@ -117,6 +118,23 @@ async def a_legal_hold_is_released_only_by_who_says_that_it_is_meant(world: Worl
     with pytest.raises(LegalReleaseError):
         await world.of(BEN).release(ReleaseRequest(address="thing/a"))
     assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is not None
+
+
+@case
+async def a_legal_hold_is_refused_where_nobody_else_could_release_it(world: World) -> None:
+    await world.things.add("a")
+    asked = HoldRequest(address="thing/a", reason="case 7", legal=True)
+    for known in ({"token ann"}, set[str]()):
+        await world.settings(persons=lambda _scope, _domain, known=known: known)
+        with pytest.raises(NoSecondPersonError, match="lapse tokens create --name NAME --scope legal"):
+            await world.of(ANN).hold(asked)
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold is None
+    await world.of(ANN).hold(HoldRequest(address="thing/a", reason="mine"))
+
+    await world.settings(
+        persons=lambda scope, domain: {"token ann", "token ben"} if (scope, domain) == LEGAL else set()
+    )
+    assert (await world.of(ANN).hold(asked)).hold is not None
 
 
 @case

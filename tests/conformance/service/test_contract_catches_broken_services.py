@@ -34,7 +34,7 @@ class OnePerson(BrokenWorld):
     """A world in which everybody is the same person."""
 
     def of(self, person: str) -> Verbs:
-        return LocalService(self._inner.place, Caller("cli", f"token {ANN}"))
+        return LocalService(self._inner.place, Caller.token(ANN))
 
 
 async def catches(name: str, folder: Path, world_of: type[BrokenWorld], broken: type[Passing]) -> bool:

@@ -72,7 +72,7 @@ class LocalWorld:
         return TrashBin(MemoryTrash(self.things))
 
     def of(self, person: str) -> Verbs:
-        return LocalService(self.place, Caller(f"cli ({person})", f"token {person}"))
+        return LocalService(self.place, Caller.token(person))
 
     def elapse(self, seconds: float) -> None:
         self._kit.machine.advance(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import io
 import json
 import sys
@@ -15,6 +14,7 @@ from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.files.ownership import user_name
 from lapse.objects.trash.rules import IN_TRASH, TRASH, TRASH_STATE, TrashState, to_text
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from tests.past import NAMESPACE, at_store, left, policy, record, rows, store_policy
@@ -378,7 +378,7 @@ def test_a_person_who_prunes_is_named_in_the_journal(person: Person) -> None:
     (row,) = rows(person.state)
 
     assert (row.domain, row.reason, row.outcome) == ("history", "ttl_expired", "ended")
-    assert row.actor == f"cli ({getpass.getuser()})"
+    assert row.actor == f"user {user_name()}"
     assert row.address in out
     assert err == "history: deleted 1 of 1.\n"
 

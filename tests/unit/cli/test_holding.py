@@ -75,7 +75,7 @@ def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(hold
 
     assert "workspace/lab is held (audit), so it is not deleted" in refused
     assert [row["outcome"] for row in told["journal"]] == ["ended", "intent", "done", "held", "done"]
-    assert told["journal"][0]["actor"].startswith("cli")
+    assert told["journal"][0]["actor"] == who()
     assert "ended (deleted_by_person" in holder.say("why", "workspace/lab")[0]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.cli.context import who
+from lapse.files.ownership import user_name
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
 from tests.unit.cli.test_holding import Holder
 from tests.unit.cli.test_workspaces import now
@@ -77,8 +80,8 @@ def test_what_is_held_until_a_time_is_in_the_plan_all_the_same(holder: Holder) -
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (("--policy", "bogus"), "There is no policy 'bogus'. Expected requests/"),
-        (("--policy", "bogus", "--domain", "history"), "There is no policy 'bogus'. Expected history/"),
+        (("--policy", "bogus"), "There is no policy 'bogus'. Known: requests/"),
+        (("--policy", "bogus", "--domain", "history"), "There is no policy 'bogus'. Known: history/"),
         (("--domain", "bogus"), "There is no domain 'bogus'. Expected "),
     ],
 )
@@ -94,3 +97,43 @@ def test_a_plan_is_for_a_policy_by_its_name(holder: Holder) -> None:
 
     assert [one["policy_name"] for one in holder.told("plan", "--policy", "standby")["items"]] == ["standby"]
     assert holder.told("plan", "--policy", "archive")["items"] == []
+
+
+# --- two persons ------------------------------------------------------------------------------------------------------
+
+
+def test_a_legal_hold_needs_somebody_who_could_release_it(holder: Holder) -> None:
+    holder.create()
+    line = ("hold", "workspace/lab", "--reason", "case 7", "--legal")
+    refused = holder.say(*line, code=64)[1]
+    assert f"A legal hold takes two persons, and in {holder.folder / 'state'} there is nobody but {who()}." in refused
+    assert "lapse tokens create --name NAME --scope legal" in refused
+    assert holder.told("why", "workspace/lab")["hold"] is None
+
+    holder.say("tokens", "create", "--name", "reader", "--scope", "read")
+    holder.say(*line, code=64)
+    holder.say("tokens", "create", "--name", "ben", "--scope", "legal")
+    held = holder.told(*line)
+    assert (held["hold"]["legal"], held["hold"]["by"]) == (True, who())
+    assert "another person must release it" in holder.say("release", "workspace/lab", "--legal", code=64)[1]
+
+
+def test_who_is_alone_approves_no_plan(holder: Holder) -> None:
+    holder.create()
+    holder.say("plan", "--out", "plan.json")
+    refused = holder.say("approve", "plan.json", code=64)[1]
+    assert "The approval of a plan takes two persons, and in " in refused
+    assert "lapse tokens create --name NAME --scope approve" in refused
+
+
+def test_a_person_has_one_name_in_the_journal_in_holds_and_in_plans(holder: Holder) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "mine")
+    holder.say("freeze", "history", "--reason", "look")
+    holder.say("release", "workspace/lab")
+    holder.say("delete", "workspace/lab", "--yes")
+    rows = [json.loads(line) for line in holder.say("journal", "-o", "json")[0].splitlines()]
+
+    assert {row["actor"] for row in rows} == {who()}
+    assert holder.told("plan")["author"] == who()
+    assert who() == f"user {user_name()}"

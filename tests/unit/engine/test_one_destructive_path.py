@@ -173,6 +173,7 @@ RULES: Mapping[str, Rule] = {
             "files/archive.py": "whole directories and archives, for those below",
             "db/sqlite/file.py": "a database that could not be made",
             "web/auth/tokens.py": "the file with the owner's token",
+            "web/auth/running.py": "the note of a server that ends",
             "cli/remote.py": "the file with the tokens of servers",
             "requests/local/provisioner.py": "the note of a volume that is made anew",
             "requests/local/executor.py": "archives of snapshots whose object is gone, and what a crash left of one",

@@ -18,6 +18,7 @@ from lapse.domains import REGISTRY
 from lapse.engine.domain import decided
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.plans.plan import PlanCount
+from lapse.engine.plans.planner import NoSuchPolicyError
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budgets
@@ -280,7 +281,7 @@ async def test_the_domain_itself_holds_and_ends_nothing(world: World) -> None:
 
     for asked in (
         domain.hold(found, Hold("mine", None), replace=False),
-        domain.release(found, by="ann"),
+        domain.release(found, by="ann", legal=False),
         domain.deletion_target(found),
         domain.target.apply([], also=None),
     ):
@@ -310,7 +311,8 @@ async def test_a_plan_counts_live_keys_by_application_and_names_none(world: Worl
     assert (plan.items, plan.problems) == ([], {})
     assert not any(secret.encode() in encode(plan) for secret in (NAME, VALUE, "later", "job"))
     assert (await world.verbs.plan(PlanRequest(within="1h", domains=["keys"]))).counts == plan.counts
-    assert (await world.verbs.plan(PlanRequest(within="1h", policy="nightly"))).counts == []
+    with pytest.raises(NoSuchPolicyError, match=r"There is no policy 'nightly'\. Known: none\."):
+        await world.verbs.plan(PlanRequest(within="1h", policy="nightly"))
 
 
 async def test_the_longest_plan_counts_all(world: World) -> None:

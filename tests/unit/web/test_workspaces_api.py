@@ -11,6 +11,7 @@ from lapse.app.workspaces import ticket_records
 from lapse.core.clock import UnixNs
 from lapse.engine.journal.port import AUDIT
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
+from lapse.files.ownership import user_name
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.tickets import Tickets
@@ -323,8 +324,8 @@ async def test_the_audit_tells_who_created_and_opened_a_workspace_without_its_co
     opened, created = await api.journal.entries(domain=AUDIT)
 
     assert [(row.reason, row.address, row.actor) for row in (created, opened)] == [
-        ("workspace_created", "workspace/lab", f"http token {api.owner_id}"),
-        ("workspace_opened", "workspace/lab", f"http token {api.owner_id}"),
+        ("workspace_created", "workspace/lab", f"user {user_name()}"),
+        ("workspace_opened", "workspace/lab", f"user {user_name()}"),
     ]
     assert created.uid == (await api.workspaces.by_name("lab")).id
     assert created.details == {"domain": "workspaces", "owner": (await api.workspaces.by_name("lab")).owner}
@@ -347,9 +348,9 @@ async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
     await api.client.delete(f"{PLACE}/lab")
     rows = await api.journal.entries(address="workspace/lab")
     assert [(row.outcome, row.reason, row.actor) for row in rows] == [
-        ("ended", "deleted_by_person", f"http token {api.owner_id}"),
-        ("intent", "deleted_by_person", f"http token {api.owner_id}"),
-        ("done", "workspace_created", f"http token {api.owner_id}"),
+        ("ended", "deleted_by_person", f"user {user_name()}"),
+        ("intent", "deleted_by_person", f"user {user_name()}"),
+        ("done", "workspace_created", f"user {user_name()}"),
     ]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, Keep
 from lapse.engine.domain import believed
-from lapse.engine.safety.holds import Hold, LegalHoldError, SecondPersonError, WeakerHoldError
+from lapse.engine.safety.holds import Hold, LegalHoldError, LegalReleaseError, SecondPersonError, WeakerHoldError
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
@@ -59,7 +59,11 @@ async def test_a_legal_hold_is_weakened_by_nobody_and_released_by_another_person
         await hold(store, held, Hold("plain", None, "bob"), replace=True, now=NOW)
     with pytest.raises(SecondPersonError):
         await release(store, held, by="ann", now=NOW)
-    assert hold_of(await release(store, held, by="bob", now=NOW)) is None
+    with pytest.raises(LegalReleaseError):
+        await release(store, held, by="bob", legal=False, now=NOW)
+    assert hold_of(await store.get(held.id)) == LEGAL
+    assert await release(store, held, by="bob", now=NOW) == LEGAL
+    assert hold_of(await store.get(held.id)) is None
 
 
 async def test_what_somebody_else_did_meanwhile_is_looked_at_again(store: WorkspaceStore) -> None:
@@ -71,8 +75,28 @@ async def test_what_somebody_else_did_meanwhile_is_looked_at_again(store: Worksp
         await release(store, seen, by="ann", now=NOW)
     with pytest.raises(ChangedMeanwhileError):
         await release(store, seen, by="bob", version=seen.version, now=NOW)
-    await release(store, seen, by="bob", now=NOW)
-    assert await release(store, seen, by="bob", now=NOW) == await store.get(seen.id)
+    assert await release(store, seen, by="bob", now=NOW) == LEGAL
+    assert await release(store, seen, by="bob", now=NOW) is None
+
+
+async def test_a_legal_hold_that_came_in_between_is_not_released_for_the_one_that_was_seen(
+    store: WorkspaceStore,
+) -> None:
+    seen = await hold(store, await create(store), Hold("plain", None, "ann"), now=NOW)
+
+    class Meanwhile:
+        """The store, in which somebody places a legal hold between the look and the change."""
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method
+            return getattr(store, name)
+
+        async def release(self, *given: Any, **how: Any) -> Any:  # noqa: ANN401 - as the real one
+            await hold(store, await store.get(seen.id), LEGAL, now=NOW)
+            return await store.release(*given, **how)
+
+    with pytest.raises(LegalReleaseError):
+        await release(cast("Any", Meanwhile()), seen, by="bob", legal=False, now=NOW)
+    assert hold_of(await store.get(seen.id)) == LEGAL
 
 
 async def test_people_see_that_it_is_extended(store: WorkspaceStore) -> None:

@@ -420,7 +420,6 @@ def _kept(details: ScheduleDetails) -> str:
 
 async def _delete_on_cluster(context: Context, place: Located) -> str:
     """Delete a schedule with the rights of the person, and that very one, in the state in which it was not held."""
-    from lapse.cli.context import who
     from lapse.kube.errors import ConflictError
     from lapse.objects.holds.cluster import listed_holds
     from lapse.requests.expiry import delete_by_person
@@ -428,6 +427,7 @@ async def _delete_on_cluster(context: Context, place: Located) -> str:
 
     # What it has kept stays, so nothing goes along whose hold would count: no kind is listed.
     holds, journal = listed_holds(context.store, lambda _kind: ()), await context.journal()
+    actor = (await context.caller()).name
     uid, tries = None, 0
     while True:
         found = await _read(context, place.key)
@@ -435,7 +435,7 @@ async def _delete_on_cluster(context: Context, place: Located) -> str:
         said = await read_consequence(context.store, found, now=context.clock.wall_ns())
         try:
             await delete_by_person(
-                context.store, place, found, keeper=None, holds=holds, journal=journal, actor=who(), clock=context.clock
+                context.store, place, found, keeper=None, holds=holds, journal=journal, actor=actor, clock=context.clock
             )
         except ConflictError:  # its status may have been written meanwhile
             if found.metadata.uid != uid or tries == _TRIES:

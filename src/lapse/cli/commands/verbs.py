@@ -207,6 +207,9 @@ def why(
             metavar="WHEN", help="The time to answer for: a duration from now, or a time as 2030-01-31T12:00:00Z."
         ),
     ] = None,
+    uid: Annotated[
+        str | None, Parameter(help="Of several of one address, the one with this uid; otherwise the latest.")
+    ] = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -219,7 +222,7 @@ def why(
     from lapse.engine.explanation import explanation_rows
     from lapse.engine.verbs.contract import WhyRequest
 
-    told = _ask(flags, lambda verbs: verbs.why(WhyRequest(address=address, at=at)), cluster=cluster)
+    told = _ask(flags, lambda verbs: verbs.why(WhyRequest(address=address, at=at, uid=uid)), cluster=cluster)
     if output.for_programs:
         print_document(output, told)
     else:

@@ -32,10 +32,6 @@ _NOTE: Final = "approval."
 _POLICY: Final = "policy/"
 
 
-class NamelessPersonError(UsageError):
-    """A plan is approved by a person, and {caller} names none. Expected a token with a name, or a user of a machine."""
-
-
 class OwnPlanError(UsageError):
     """The plan {plan} was made by {author}: another person must approve it."""
 

@@ -61,7 +61,7 @@ class OtherPlaceError(UsageError):
 
 
 class NoSuchPolicyError(UsageError):
-    """There is no policy {given!r}. Expected {known}."""
+    """There is no policy {given!r}. Known: {known}."""
 
 
 class NotInPlanError(UsageError):
@@ -105,7 +105,7 @@ class Planner:
             form=FORM,
             id="",
             place=place.id,
-            author=self._caller.identity,
+            author=self._caller.name,
             created=Moment(now),
             expires=Moment(now + (place.plan_ttl.nanoseconds or 0)),
             until=Moment(until),
@@ -129,7 +129,7 @@ class Planner:
             if policy in (found or {}).values():
                 return
         if policy not in known and policy not in {one.partition("/")[2] for one in known}:
-            raise NoSuchPolicyError(given=policy, known=", ".join(known) or "none, as there is no policy")
+            raise NoSuchPolicyError(given=policy, known=", ".join(known) or "none")
 
     def _domains(self, asked: Sequence[str]) -> list[str]:
         for name in asked:
@@ -312,7 +312,7 @@ class Planner:
         if approval is None or self._place.now > approval.expires:
             return False
         # Without a signature nobody knows whether the author is the one that the plan names.
-        others = {plan.author} if self._place.secret is not None else {plan.author, self._caller.identity}
+        others = {plan.author} if self._place.secret is not None else {plan.author, self._caller.name}
         return approval.by not in others
 
 

@@ -75,6 +75,10 @@ class SecondPersonError(UsageError):
     status = 403
 
 
+class LegalReleaseError(UsageError):
+    """{address} is under a legal hold. To release it, say that it is meant: --legal."""
+
+
 class UnnamedPersonError(UsageError):
     """A legal hold needs the name of a person, because another one must release it. Expected a named token or user."""
 
@@ -125,10 +129,16 @@ def demand_placeable(address: object, wanted: Hold, found: Hold | None, now: Uni
         raise WeakerHoldError(address=address, reason=_because(found), end=_end(found), asked=_end(wanted))
 
 
-def demand_releasable(address: object, found: Hold | None, *, by: str) -> None:
-    """Refuse the release of a legal hold by the person who placed it, or by nobody with a name."""
+def demand_releasable(address: object, found: Hold | None, *, by: str, legal: bool = True) -> None:
+    """Refuse the release of a legal hold by the person who placed it, or by nobody with a name.
+
+    ``legal`` is whether a legal hold is meant: who may release holds may not release these. Every store asks on what it
+    compares with when it writes, so a hold that was replaced meanwhile is not released for the one that was seen.
+    """
     if found is None or not found.is_legal:
         return
+    if not legal:
+        raise LegalReleaseError(address=address)
     if not by.strip():
         raise UnnamedPersonError
     if not found.by or found.by == by:  # without a name nobody is known to be another person
@@ -183,8 +193,13 @@ class HoldStore(Protocol):
         """Hold a thing; return the hold that was there. Raises as `demand_placeable`."""
         ...
 
-    async def release(self, domain: str, uid: str, *, by: str) -> Hold | None:
-        """Remove a hold, and return it; None when there was none. Raises as `demand_releasable`."""
+    async def release(
+        self, domain: str, uid: str, *, by: str, legal: bool = True, address: str | None = None
+    ) -> Hold | None:
+        """Remove a hold, and return it; None when there was none. Raises as `demand_releasable`.
+
+        ``address`` is what errors call the thing; without it, its uid.
+        """
         ...
 
     async def extended(self, domain: str, uids: Sequence[str]) -> Mapping[str, UnixNs]:

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
+from lapse.core.errors import UsageError
 from lapse.engine.executor import Executor
 from lapse.engine.plans.approvals import ByPlan
 from lapse.engine.registry import no_such_domain
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import ALL
+from lapse.files.ownership import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.engine.domain import ManagedDomain
@@ -30,10 +33,18 @@ if TYPE_CHECKING:
 
     Opening = Callable[[], Awaitable[ManagedDomain[Any]]]
 
+_ADVICE: Final = (
+    "Make a token for another one, with lapse tokens create --name NAME --scope {}, for work with --server on lapse up;"
+    " or work on a cluster, where users have names"
+)
 _NO_BUDGETS: Final = Budgets()
 _NOTHING_BY_PLAN: Final = ByPlan(())
 _EXTEND_MAX: Final = Duration.parse("30d")
 _PLAN_TTL: Final = Duration.parse("24h")
+
+
+def _nobody_knows(_scope: str, _domain: str | None) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +52,34 @@ class Caller:
     """The person or program that asks."""
 
     name: str
-    """As the journal names it."""
-    person: str | None = None
-    """What tells persons apart; None where two persons would look the same."""
+    """Who that is, in the one form that journal, holds, plans and approvals have: ``user NAME``, ``token NAME``, or on
+    a cluster the name of the user there."""
+    is_person: bool = True
+    """Whether the name tells persons apart; False where two persons would look the same."""
+
+    @classmethod
+    def user(cls) -> Caller:
+        """Return the user of this process; some containers have one without a name, who may be anybody."""
+        name = user_name()
+        return cls("user without a name", is_person=False) if name is None else cls(f"user {name}")
+
+    @classmethod
+    def token(cls, name: str) -> Caller:
+        """Return the person who has the tokens of a name."""
+        return cls(f"token {name}")
 
     @property
-    def identity(self) -> str:
-        """The person, as far as one is known."""
-        return self.person or self.name
+    def person(self) -> str | None:
+        """The name, where it tells persons apart."""
+        return self.name if self.is_person else None
+
+
+class NamelessPersonError(UsageError):
+    """{what} takes two persons, and {caller} names none. Expected a token with a name, or a user with a name."""
+
+
+class NoSecondPersonError(UsageError):
+    """{what} takes two persons, and in {place} there is nobody but {person}. {advice}."""
 
 
 class ProcessFacts(NamedTuple):
@@ -115,6 +146,20 @@ class Place:
     plan_ttl: Duration = _PLAN_TTL
     looks: dict[str, Look] = field(default_factory=dict)
     """The last look of the status at each domain."""
+
+    persons: Callable[[str, str | None], AbstractSet[str] | None] = _nobody_knows
+    """Returns who may do here what a scope allows, in a domain or in all; None where nobody can tell."""
+
+    def demand_second_person(self, caller: Caller, what: str, *, scope: str, domain: str | None = None) -> None:
+        """Refuse what takes two persons where ``caller`` is none, or nobody else could be the second.
+
+        Raises `NamelessPersonError` and `NoSecondPersonError`.
+        """
+        if not caller.is_person:
+            raise NamelessPersonError(what=what, caller=caller.name)
+        known = self.persons(scope, domain)
+        if known is not None and not known - {caller.name}:
+            raise NoSecondPersonError(what=what, place=self.name, person=caller.name, advice=_ADVICE.format(scope))
 
     @property
     def names(self) -> list[str]:

@@ -140,19 +140,24 @@ class Steering:
         await self._pass_on(place, held, is_legal=hold.is_legal)
         return own_hold_of(before.metadata.annotations)
 
-    async def release(self, place: ObjectPlace, *, by: str) -> Hold | None:
+    async def release(self, place: ObjectPlace, *, by: str, legal: bool = True) -> Hold | None:
         """End the hold that was placed on an object, and return it; None when there was none.
 
         Raises `PassedOnHoldError` for a hold that stands there for the sake of another object that is still held.
+        ``legal`` is whether a legal hold is meant. Both are asked before anything is written, and again of what the
+        write compares with. Not guaranteed: that what was taken back from others before, where a legal hold comes in
+        between, is still there; whoever placed that one writes it again.
         """
         found = await self._read(place)
         hold = own_hold_of(found.metadata.annotations)
-        demand_releasable(place, hold, by=by)
+        demand_releasable(place, hold, by=by, legal=legal)
         await self._demand_own(place, found)
         await self._take_back(place, found)
 
         def released(fresh: Object) -> Changes:
-            demand_releasable(place, own_hold_of(fresh.metadata.annotations), by=by)
+            nonlocal hold
+            hold = own_hold_of(fresh.metadata.annotations)
+            demand_releasable(place, hold, by=by, legal=legal)
             there = fresh.metadata.annotations
             return {name: None for name in MARK_NAMES if name in there}
 

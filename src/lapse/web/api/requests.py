@@ -59,7 +59,7 @@ from lapse.web.api.forms import (
     match_of,
 )
 from lapse.web.auth.scopes import sees_values
-from lapse.web.server.security import PRINCIPAL, Principal, actor_of
+from lapse.web.server.security import PRINCIPAL, Principal, caller_of
 
 PAGE_LIMIT: Final = 1_000
 
@@ -181,7 +181,7 @@ class RequestsService:
             keeper=await keeper_of(self.store, kind, meta.uid),
             holds=self._holds,
             journal=self._journal,
-            actor=actor_of(request),
+            actor=caller_of(request).name,
             clock=self._clock,
             trash=self._trash,
             metrics=self._metrics,

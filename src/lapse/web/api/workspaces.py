@@ -56,7 +56,7 @@ from lapse.web.api.forms import (
 )
 from lapse.web.auth.scopes import Owners, owners_in, sees_values
 from lapse.web.pages.workspaces import Overview, overview
-from lapse.web.server.security import PRINCIPAL, Principal, actor_of
+from lapse.web.server.security import PRINCIPAL, Principal, caller_of
 from lapse.workspaces import verbs
 from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError
@@ -446,7 +446,7 @@ async def list_workspaces(
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
     """Create a workspace; it is started unless start is false."""
-    return await service.create(whose, body, request.url.path, actor=actor_of(request))
+    return await service.create(whose, body, request.url.path, actor=caller_of(request).name)
 
 
 @router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
@@ -558,7 +558,7 @@ async def why(request: Request, name: Name, *, service: Service, whose: Whose) -
 )
 async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Delete a workspace with its data and its archive; not one that is held or changes meanwhile."""
-    actor = actor_of(request)
+    actor = caller_of(request).name
     return await service.change(request, name, whose, how=lambda one, _: service.delete(actor, one), status=202)
 
 
@@ -572,7 +572,7 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
 async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Return an address that opens the workspace in a browser: once, within a minute."""
     principal: Principal = request.scope[PRINCIPAL]
-    return await service.open(name, whose, principal.token_id, actor=actor_of(request))
+    return await service.open(name, whose, principal.token_id, actor=caller_of(request).name)
 
 
 def _deprecated(response: Response) -> Response:

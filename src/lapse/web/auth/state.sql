@@ -39,6 +39,9 @@ SELECT scopes, digest, name, is_owner FROM tokens WHERE id = ? AND revoked_ms IS
 -- Once: the time of the first revocation is the one that counts.
 UPDATE tokens SET revoked_ms = coalesce(revoked_ms, ?2) WHERE id = ?1 RETURNING id;
 
+-- name: named_tokens
+SELECT name, scopes FROM tokens WHERE revoked_ms IS NULL AND is_owner = 0;
+
 -- name: is_any_named_token
 SELECT EXISTS (SELECT 1 FROM tokens WHERE revoked_ms IS NULL AND is_owner = 0);
 

@@ -144,6 +144,11 @@ class TokenStore:
         found = self._state.rows("find_usable_token", token_id)
         return _principal(token_id, found[0]) if found else None
 
+    def persons(self, scope: str) -> set[str]:
+        """Return the names of usable tokens that may do what a scope allows; the owner's does not count."""
+        rows = self._state.rows("named_tokens")
+        return {name for name, scopes in rows if not {scope, ADMIN}.isdisjoint(scopes.split())}
+
     def any_named(self) -> bool:
         """Whether a person could call with a token; the owner's does not count."""
         return bool(self._state.rows("is_any_named_token")[0][0])

@@ -28,7 +28,6 @@ from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.verbs.place import Caller
-from lapse.files.ownership import user_name
 from lapse.web.api.errors import (
     BodyTooLargeError,
     CutOffError,
@@ -84,21 +83,15 @@ NOBODY: Final = Principal("", frozenset())
 """At addresses that need no token."""
 
 
-def actor_of(request: HTTPConnection) -> str:
-    """Return the name of the sender of a request in the journal."""
-    principal: Principal = request.scope[PRINCIPAL]
-    return f"http token {principal.token_id}"
-
-
 def caller_of(request: HTTPConnection) -> Caller:
-    """Return who asks, for the verbs.
+    """Return who asks, as the journal names them.
 
     Two tokens of one name are one person, and the owner's token is the user of this machine.
     """
     principal: Principal = request.scope[PRINCIPAL]
-    name = user_name() if principal.is_owner else principal.name
-    kind = "user" if principal.is_owner else "token"
-    return Caller(actor_of(request), f"{kind} {name}" if name else None)
+    if principal.is_owner:
+        return Caller.user()
+    return Caller.token(principal.name) if principal.name else Caller(f"token {principal.token_id}", is_person=False)
 
 
 Admit = Callable[["Head"], Principal]
