@@ -33,7 +33,7 @@ from lapse.engine.plans.planner import Planner, hold_facts, holds_of, whole_seco
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
 from lapse.engine.safety.clock_guard import freeze_of, machine_mark
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
-from lapse.engine.safety.holds import LEGAL, Hold, LegalReleaseError
+from lapse.engine.safety.holds import LEGAL, Hold, LegalReleaseError, demand_reason
 from lapse.engine.trash import NOT_UNDOABLE, UNDO_UNTIL, NotInTrashError
 from lapse.engine.verbs.contract import (
     Approval,
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
 APPROVE: Final = "approve"
 """The scope of who approves plans; `LEGAL` is that of legal holds."""
 _MOST_UNDONE: Final = 10_000
-_LONGEST_REASON: Final = 1_024
 _ROWS: Final = 5
 
 
@@ -102,10 +101,6 @@ class ExtensionError(UsageError):
 
 class NeverError(UsageError):
     """{what} cannot be never. Expected a time, such as 2h or 2030-01-31T12:00:00Z."""
-
-
-class ReasonError(UsageError):
-    """The reason of {what} is for others to read: expected 1 to {most} printable characters in one line."""
 
 
 class NothingNamedError(UsageError):
@@ -293,7 +288,7 @@ class LocalService:
     async def hold(self, asked: HoldRequest) -> SteeredView:
         """See `Verbs`."""
         until = read_end(asked.until, self._place.now)
-        _demand_reason(asked.reason, "a hold")
+        demand_reason(asked.reason, "a hold")
         if asked.legal and until is not None:
             raise EndOfLegalHoldError
         thing = await self._find(asked.address, DomainVerb.HOLD)
@@ -374,7 +369,7 @@ class LocalService:
         place, now = self._place, self._place.now
         place.registry.demand_freezable(asked.domain, place.freezable)
         if asked.reason:
-            _demand_reason(asked.reason, "a freeze")
+            demand_reason(asked.reason, "a freeze")
         wanted = Freeze(now, asked.reason or await self._reason_before(asked.domain), self._caller.name)
         row = freeze_row(asked.domain, wanted, reason=FreezeReason.BY_PERSON, now=now)
         await place.freezes.freeze(asked.domain, wanted, row)
@@ -730,11 +725,6 @@ def _outcome(text: str | None) -> Outcome | None:
         return Outcome(text)
     except ValueError:
         raise NoSuchOutcomeError(given=text, known=", ".join(Outcome)) from None
-
-
-def _demand_reason(text: str, what: str) -> None:
-    if not (0 < len(text) <= _LONGEST_REASON and text.isprintable()):
-        raise ReasonError(what=what, most=_LONGEST_REASON)
 
 
 def _moment(text: str, now: UnixNs) -> UnixNs:

@@ -32,6 +32,7 @@ from lapse.engine.safety.freeze import (
     GateUnreadableError,
     Notes,
 )
+from lapse.engine.safety.holds import LONGEST_REASON
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
@@ -54,7 +55,6 @@ _RESUMED: Final = _NOTE + "resumed"
 """Another text whenever somebody has resumed: what was taken before does not count any more."""
 _NOT_FROZEN: Final = frozenset({"", "false"})
 _ATTEMPTS: Final = 10
-_LONGEST_REASON: Final = 1_000
 
 
 class ConfigMap(Struct, frozen=True):
@@ -116,7 +116,7 @@ class ConfigMapGateStore:
         """See `GateStore`."""
         await self._found()
         since = to_timestamp(freeze.since or row.time_ns)
-        note = _Note(since=since, reason=freeze.reason[:_LONGEST_REASON], by=freeze.by)
+        note = _Note(since=since, reason=freeze.reason[:LONGEST_REASON], by=freeze.by)
         changes = {"data": {_FROZEN + name: msgspec.json.encode(note).decode()}}
         await self._store.patch(CONFIG_MAP, self._key, changes)
         await self._tell(row)
@@ -242,7 +242,7 @@ def _read(text: str) -> Freeze:
     try:
         note = msgspec.json.decode(text, type=_Note)
     except (msgspec.MsgspecError, UnicodeError):
-        return Freeze(None, text.strip()[:_LONGEST_REASON], "")
+        return Freeze(None, text.strip()[:LONGEST_REASON], "")
     return Freeze(from_timestamp(note.since), note.reason, note.by)
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import EARLIEST, LATEST
+from lapse.engine.safety.holds import REASON_FORM, is_reason
 from lapse.workspaces.errors import InvalidPageSizeError, InvalidWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
 
@@ -74,7 +75,6 @@ _LATEST: Final = 253_402_300_800_000
 _MOST_WORDS: Final = 256
 _MOST_COMMAND_BYTES: Final = 64 * 1024
 _MOST_OWNER: Final = 256
-_MOST_REASON: Final = 1_024
 _MOST_PROBE: Final = 1_024
 _MOST_MESSAGE: Final = 4_096
 _HIGHEST_PORT: Final = 65_535
@@ -338,7 +338,8 @@ def check_probe(probe: str) -> None:
 
 def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
     """Raise unless the hold says why, and ends in the future if it ends."""
-    _check_line("hold_reason", reason, most=_MOST_REASON)
+    if not is_reason(reason):
+        raise _invalid("hold_reason", "one that cannot be shown", REASON_FORM)
     if until is not None and (not _is_whole(until) or not now < until < _LATEST):
         raise _invalid("hold_until", until, "a time in the future (Unix milliseconds, before the year 10000), or none")
 

@@ -10,7 +10,14 @@ from lapse.core.address import AddressError
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import MomentError, MomentOverError
 from lapse.engine.registry import NoSuchDomainError, UnsupportedVerbError
-from lapse.engine.safety.holds import HeldError, LegalHoldError, LegalReleaseError, SecondPersonError, WeakerHoldError
+from lapse.engine.safety.holds import (
+    HeldError,
+    LegalHoldError,
+    LegalReleaseError,
+    ReasonError,
+    SecondPersonError,
+    WeakerHoldError,
+)
 from lapse.engine.service import (
     EndOfLegalHoldError,
     ExtensionError,
@@ -135,6 +142,36 @@ async def a_legal_hold_is_refused_where_nobody_else_could_release_it(world: Worl
         persons=lambda scope, domain: {"token ann", "token ben"} if (scope, domain) == LEGAL else set()
     )
     assert (await world.of(ANN).hold(asked)).hold is not None
+
+
+@case
+async def a_reason_that_cannot_be_shown_everywhere_is_refused(world: World) -> None:
+    await world.things.add("a")
+    verbs = world.of(ANN)
+    for odd in ("", "   ", "a\nb", "a\tb", "\x1b[31mred", "\x00", "\u202ereversed", "\u200b", "\x85", "x" * 1025):
+        for legal in (False, True):
+            with pytest.raises(ReasonError, match="expected 1 to 1024 printable characters in one line"):
+                await verbs.hold(HoldRequest(address="thing/a", reason=odd, legal=legal))
+        if odd:
+            with pytest.raises(ReasonError, match="The reason of a freeze"):
+                await verbs.freeze(FreezeRequest(domain=DOMAIN, reason=odd))
+    told = await verbs.why(WhyRequest(address="thing/a"))
+    assert (told.hold, told.frozen) == (None, None)
+
+
+@case
+async def a_reason_of_any_script_is_told_as_it_was_given(world: World) -> None:
+    await world.things.add("a")
+    for number, text in enumerate(
+        ("Prüfung 監査 аудит 🙂", "vcr/default/x", "[bold red]x[/]", "--legal", "x" * 1024, '"{}"')
+    ):
+        asked = HoldRequest(address="thing/a", reason=text, legal=number > 0)
+        await world.of(ANN).hold(asked)
+        told = await world.of(BEN).why(WhyRequest(address="thing/a"))
+        assert told.hold is not None
+        assert told.hold.reason == text
+        (row, *_) = (await world.of(BEN).journal(JournalRequest(address="thing/a"))).items
+        assert (row.details or {})["reason"] == text
 
 
 @case

@@ -132,7 +132,7 @@ def test_what_is_ended_by_a_command_is_in_the_log_as_the_journal_of_a_cluster_is
     done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes")
 
     assert done.stderr.count("journal") >= 2
-    assert "cli (" in done.stderr
+    assert "admin" in done.stderr, "the user of the cluster has done it"
 
 
 def test_a_policy_of_a_file_passes_over_any_kind(cluster: Cluster) -> None:

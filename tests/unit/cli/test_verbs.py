@@ -137,3 +137,28 @@ def test_a_person_has_one_name_in_the_journal_in_holds_and_in_plans(holder: Hold
     assert {row["actor"] for row in rows} == {who()}
     assert holder.told("plan")["author"] == who()
     assert who() == f"user {user_name()}"
+
+
+# --- reasons ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["Prüfung 監査 🙂", "vcr/default/x", "[bold red]x[/]", "x" * 1024])
+def test_a_reason_is_shown_as_it_was_given(holder: Holder, text: str) -> None:
+    holder.create()
+    holder.say("tokens", "create", "--name", "ben", "--scope", "legal")
+    assert holder.told("hold", "workspace/lab", "--reason", text, "--legal")["hold"]["reason"] == text
+
+    assert text in holder.say("why", "workspace/lab")[0]
+    assert text in holder.say("delete", "workspace/lab", "--yes", code=1)[1]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "\x1b[31mred", "\u202ereversed", "x" * 1025, "\udcff"])
+@pytest.mark.parametrize("legal", [[], ["--legal"]])
+def test_a_reason_that_cannot_be_shown_is_refused_and_not_repeated(holder: Holder, text: str, legal: list[str]) -> None:
+    holder.create()
+    out, err = holder.say("hold", "workspace/lab", f"--reason={text}", *legal, code=64)
+
+    assert out == ""
+    assert "The reason of a hold is for others to read: expected 1 to 1024 printable characters" in err
+    assert not text.strip() or text not in err
+    assert holder.told("why", "workspace/lab")["hold"] is None

@@ -45,6 +45,13 @@ _PLAIN: Final = "true"
 _RELEASED: Final = frozenset({"", "false"})
 
 
+LONGEST_REASON: Final = 1_024
+
+
+class ReasonError(UsageError):
+    """The reason of {what} is for others to read: expected {expected}."""
+
+
 class HeldError(LapseError):
     """{address} is held{reason}, so it is not deleted."""
 
@@ -111,6 +118,23 @@ class HoldDoubt:
 
 
 # --- what may be written ----------------------------------------------------------------------------------------------
+
+REASON_FORM: Final = f"1 to {LONGEST_REASON} printable characters in one line, and not spaces alone"
+
+
+def is_reason(text: str) -> bool:
+    """Whether a text can be the reason of a hold or a freeze: what every table, message, log and annotation can show.
+
+    Of any script; control characters, line breaks, marks that turn the direction of a line and halves of characters
+    are no part of it.
+    """
+    return len(text) <= LONGEST_REASON and text.isprintable() and bool(text.strip())
+
+
+def demand_reason(text: str, what: str) -> None:
+    """Raise `ReasonError`, which does not repeat the text, unless it can be the reason of ``what``."""
+    if not is_reason(text):
+        raise ReasonError(what=what, expected=REASON_FORM)
 
 
 def demand_placeable(address: object, wanted: Hold, found: Hold | None, now: UnixNs, *, replace: bool) -> None:
