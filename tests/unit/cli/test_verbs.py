@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.cli.context import who
+from lapse.engine.journal.view import JournalRowView
+from lapse.engine.verbs.operations import OPERATIONS
+from lapse.engine.view import decode, to_json
 from lapse.files.ownership import user_name
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
 from tests.unit.cli.test_holding import Holder
@@ -162,3 +166,67 @@ def test_a_reason_that_cannot_be_shown_is_refused_and_not_repeated(holder: Holde
     assert "The reason of a hold is for others to read: expected 1 to 1024 printable characters" in err
     assert not text.strip() or text not in err
     assert holder.told("why", "workspace/lab")["hold"] is None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+LINES = {
+    "plan": ("plan", "--out", "plan.json"),
+    "apply": ("apply", "plan.json"),
+    "why": ("why", "workspace/lab"),
+    "hold": ("hold", "workspace/lab", "--reason", "demo", "--until", "2d"),
+    "release": ("release", "workspace/lab"),
+    "extend": ("extend", "workspace/lab", "2h"),
+    "approve": ("approve", "plan.json"),
+    "freeze": ("freeze", "history", "--reason", "look"),
+    "resume": ("resume", "history"),
+    "delete": ("delete", "workspace/lab", "--yes"),
+    "trash": ("trash", "list"),
+    "undo": ("undo", "workspace/lab"),
+    "empty_trash": ("trash", "empty", "--yes"),
+    "status": ("status",),
+}
+CODES = {"apply": 3, "approve": 64}
+"""What is not due yet is left, and nobody approves their own plan."""
+
+
+def times_in(document: object) -> list[str]:
+    """Return what looks like a time; raises for a number that is one."""
+    if isinstance(document, dict):
+        return [one for value in document.values() for one in times_in(value)]
+    if isinstance(document, list):
+        return [one for value in document for one in times_in(value)]
+    assert not (isinstance(document, int) and document > 10**11), "a time is written as a text"
+    return [document] if isinstance(document, str) and re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", document) else []
+
+
+def test_json_of_every_verb_is_one_document_with_the_fields_of_http(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    holder.say("tokens", "create", "--name", "ben", "--scope", "approve")
+    told = {one.verb: one.told for one in OPERATIONS}
+    assert LINES.keys() == told.keys() - {"journal"}
+
+    for verb, line in LINES.items():
+        out, err = holder.say(*line, "-o", "json", code=CODES.get(verb, 0))
+        if CODES.get(verb) == 64:
+            assert out == ""
+            assert err.startswith("lapse: ")
+            continue
+        assert len(out.splitlines()) == 1
+        document = json.loads(out)
+        assert to_json(decode(out.encode(), told[verb])) == document, "no field more or less than over HTTP"
+        assert all(re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", one) for one in times_in(document)), document
+
+
+def test_the_journal_is_json_lines_with_the_fields_of_http(holder: Holder) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "demo", "--until", "2d")
+    holder.say("delete", "workspace/lab", "--yes", code=1)
+    lines = holder.say("journal", "-o", "json")[0].splitlines()
+
+    assert [json.loads(line)["reason"] for line in lines] == ["held", "hold_placed", "workspace_created"]
+    for line in lines:
+        document = json.loads(line)
+        assert to_json(decode(line.encode(), JournalRowView)) == document
+        assert times_in(document)
+        assert all(re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", one) for one in times_in(document)), document

@@ -31,7 +31,7 @@ async def test_a_row_is_shown_with_all_that_it_tells(journal: SQLiteJournal) -> 
         "policy": "a1b2c3",
         "actor": "requests-ttl",
         "outcome": "ended",
-        "details": {"until_ns": 1_800_000_000_000_000_000},
+        "details": {"until": "2027-01-15T08:00:00Z"},
         "plan": "p-1",
         "id": found.id,
         "place": str(found.place),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 from msgspec import Meta, Struct
 
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import RowPosition
 from lapse.engine.view import Moment, ViewPage
 
@@ -47,7 +48,7 @@ class JournalRowView(Struct, frozen=True, kw_only=True):
 def row_view(row: Row) -> JournalRowView:
     """Return the view of a row."""
     plan = (row.details or {}).get(PLAN)
-    rest = {name: value for name, value in (row.details or {}).items() if name != PLAN}
+    rest = dict(_shown(name, value) for name, value in (row.details or {}).items() if name != PLAN)
     return JournalRowView(
         time=Moment(row.time_ns),
         domain=row.domain,
@@ -93,14 +94,17 @@ async def read_page(
 
 
 def details_in_words(details: Mapping[str, Any] | None) -> str:
-    """Print details of a row; what is counted in nanoseconds since 1970 is a time for people."""
-    return ", ".join(_detail(name, value) for name, value in (details or {}).items() if value is not None)
+    """Print details of a row that is shown."""
+    return ", ".join(f"{name} {value}" for name, value in (details or {}).items() if value is not None)
 
 
-def _detail(name: str, value: object) -> str:
-    if name.endswith("_ns") and isinstance(value, int):
-        return f"{name.removesuffix('_ns')} {Moment(value)}"
-    return f"{name} {value}"
+def _shown(name: str, value: object) -> tuple[str, object]:
+    """Return a detail as it is shown: a row counts in nanoseconds since 1970, and times have one form everywhere."""
+    return (
+        (name.removesuffix("_ns"), to_timestamp(value))
+        if name.endswith("_ns") and isinstance(value, int)
+        else (name, value)
+    )
 
 
 def row_line(row: JournalRowView, *, names: bool = True) -> str:
