@@ -11,6 +11,7 @@ from lapse.core.clock import UnixNs
 from lapse.engine.safety.holds import (
     Hold,
     LegalHoldError,
+    LegalReleaseError,
     PlacedExtension,
     PlacedHold,
     SecondPersonError,
@@ -83,6 +84,8 @@ async def a_legal_hold_is_weakened_by_nobody_and_released_by_another_person(stor
     for by, error in (("ann", SecondPersonError), ("", UnnamedPersonError)):
         with pytest.raises(error):
             await store.release("scratch", "u-1", by=by)
+    with pytest.raises(LegalReleaseError, match="scratch/a is under a legal hold"):
+        await store.release("scratch", "u-1", by="bob", legal=False, address="scratch/a")
     assert await store.held("scratch", ["u-1"]) == {"u-1": LEGAL}
     assert await store.release("scratch", "u-1", by="bob") == LEGAL
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.engine.safety.holds import Hold, LegalHoldError, SecondPersonError, WeakerHoldError, hold_of
+from lapse.engine.safety.holds import (
+    Hold,
+    LegalHoldError,
+    LegalReleaseError,
+    SecondPersonError,
+    WeakerHoldError,
+    hold_of,
+)
 from lapse.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.holds.steering import DependantsHeldError, ObjectPlace, PassedOnHoldError
@@ -284,6 +291,25 @@ async def a_legal_hold_marks_request_keeper_and_artifacts_and_is_released_by_ano
     await stage.steering().release(request, by=BOB)
     for one in (request, keeper, artifact, chunk):
         assert await stage.held(one) is None
+
+
+@case
+async def a_legal_hold_that_comes_in_between_is_not_released_for_the_one_that_was_seen(stage: Stage) -> None:
+    request, keeper = await stage.request()
+    artifact = await stage.map("artifact", keeper)
+    await stage.steering().hold(request, PLAIN)
+    releasing: Any = stage.steering()
+    take_back = releasing._take_back
+
+    async def after_another_hold(*seen: Any) -> None:  # noqa: ANN401 - as the real one
+        await stage.steering().hold(request, LEGAL)
+        await take_back(*seen)
+
+    releasing._take_back = after_another_hold
+    with pytest.raises(LegalReleaseError):
+        await releasing.release(request, by=BOB, legal=False)
+    for one in (request, keeper, artifact):
+        assert await stage.held(one) == LEGAL
 
 
 @case

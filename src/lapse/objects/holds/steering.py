@@ -29,13 +29,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import UNREADABLE_EXTENSION
-from lapse.core.errors import UsageError
+from lapse.core.errors import LapseError, UsageError
 from lapse.core.jitter import backoff
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.safety.extensions import EXTENDED_UNTIL, extension_of
 from lapse.engine.safety.holds import (
     HELD_DEPENDENTS,
     HeldDependent,
+    LegalReleaseError,
+    SecondPersonError,
+    UnnamedPersonError,
     demand_placeable,
     demand_releasable,
     held_dependents,
@@ -144,9 +147,9 @@ class Steering:
         """End the hold that was placed on an object, and return it; None when there was none.
 
         Raises `PassedOnHoldError` for a hold that stands there for the sake of another object that is still held.
-        ``legal`` is whether a legal hold is meant. Both are asked before anything is written, and again of what the
-        write compares with. Not guaranteed: that what was taken back from others before, where a legal hold comes in
-        between, is still there; whoever placed that one writes it again.
+        ``legal`` is whether a legal hold is meant. Who may release it is asked before anything is written, and again of
+        what the write compares with: a legal hold that comes in between stays, and what was taken back by then is
+        written again for it.
         """
         found = await self._read(place)
         hold = own_hold_of(found.metadata.annotations)
@@ -161,7 +164,13 @@ class Steering:
             there = fresh.metadata.annotations
             return {name: None for name in MARK_NAMES if name in there}
 
-        found = await self._change(place, released)
+        try:
+            found = await self._change(place, released)
+        except (LegalReleaseError, SecondPersonError, UnnamedPersonError):
+            if hold is not None:
+                with suppress(LapseError):  # otherwise `hold_upkeep` does it
+                    await self.hold(place, hold)
+            raise
         await self._forget(place, found)
         if hold is None:
             self._demand_free(place, found)
