@@ -54,4 +54,4 @@ def person(world: World, name: str = "ann", **changed: Any) -> LocalService:  # 
         "open_trash": open_trash,
         **changed,
     }
-    return LocalService(Place(**place), Caller(f"cli ({name})", f"user {name}"))
+    return LocalService(Place(**place), Caller(f"user {name}"))

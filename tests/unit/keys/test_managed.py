@@ -98,7 +98,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             freezes=SQLiteGateStore(journal, budgets=Budgets(), domains=["requests"]),
             metrics=Metrics("test"),
         )
-        yield World(keys, domain, LocalService(place, Caller("ann", "ann")), clock, store_clock, journal)
+        yield World(keys, domain, LocalService(place, Caller("user ann")), clock, store_clock, journal)
     await record.close()
 
 
