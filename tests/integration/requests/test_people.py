@@ -257,10 +257,10 @@ async def test_of_a_snapshot_in_the_trash_it_is_told_who_ended_it_when_and_how_i
     await world.caught_up()
 
     told = await ann.why(WhyRequest(address=snapshot))
-    assert told.trash == TrashFacts(entry.ended_at, entry.expires_at, "cli (ann)", address(keeper), entry.uid)
+    assert told.trash == TrashFacts(entry.ended_at, entry.expires_at, "user ann", address(keeper), entry.uid)
     assert told.verdict == "gone"
     assert "it is in the trash" in told.because
-    assert "cli (ann)" in told.because
+    assert "user ann" in told.because
     assert told.undo == f"lapse undo {snapshot}, until {entry.expires_at}"
     assert "in the trash" in dict(explanation_rows(told))
     assert [row.address for row in told.journal] == [address(keeper)]
