@@ -81,7 +81,7 @@ async def pass_over(
     return Done(pass_view(told, runs.values()), dry_run or waits, doubt, waits and bool(told))
 
 
-async def pass_on_server(client: AsyncClient, policy: str, *, dry_run: bool, yes: bool = True) -> Done:
+async def pass_on_server(client: AsyncClient, policy: str, *, dry_run: bool, yes: bool) -> Done:
     """Let a policy of a server pass, which asks for a yes itself."""
     from lapse.client import RemoteError
 
@@ -156,6 +156,7 @@ def _print(done: Done, report: PassView) -> None:
     if done.waits_for_yes:
         message(
             "Nothing was deleted: --history-ttl is not set, and no pass has ever deleted a record here by its"
-            " default. To delete what is listed, run this again with --yes, or with the --history-ttl that you want.",
+            " default. To delete what is listed, run lapse history prune with --yes, or with the --history-ttl that you"
+            " want.",
             style="yellow",
         )

@@ -131,7 +131,8 @@ def run(
 
     async def work(context: Context) -> Done:
         await _demand_stored(context, stored)
-        return await pass_over(context, only=names, instead=documents, dry_run=dry_run)
+        # A file is a person's own choice; a stored policy may be one that nobody has chosen yet.
+        return await pass_over(context, only=names, instead=documents, dry_run=dry_run, yes=not stored)
 
     async def remote(client: AsyncClient) -> Done:
         if files:
@@ -156,9 +157,10 @@ async def _run_on_server(client: AsyncClient, names: Sequence[str], *, dry_run: 
     from lapse.cli.retention_pass import Done, pass_on_server
     from lapse.history.view import PassView
 
-    passes = [await pass_on_server(client, name, dry_run=dry_run) for name in names]
+    passes = [await pass_on_server(client, name, dry_run=dry_run, yes=False) for name in names]
     items = [item for one in passes for item in one.report.items]
-    return Done(PassView(items, [result for one in passes for result in one.report.policies]), dry_run)
+    report = PassView(items, [result for one in passes for result in one.report.policies])
+    return Done(report, dry_run, waits_for_yes=any(one.waits_for_yes for one in passes))
 
 
 def _split(given: Sequence[str]) -> tuple[list[str], list[str]]:
