@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import Clock
     from lapse.core.decision import Decision
-    from lapse.engine.domain import Target
+    from lapse.engine.domain import Consequence, Target
     from lapse.engine.journal.port import Journal
     from lapse.engine.registry import BrokenDomainError
     from lapse.engine.running.metrics import Metrics
@@ -219,6 +219,10 @@ class ManagedOwnDomain:
         return Grounds(rules=(rule,), because=words(verdict.reason.value), not_undoable=self.not_undoable)
 
     async def takes_along(self, candidate: Candidate[Any]) -> Sequence[str]:
+        """See `ManagedDomain`: nothing that is known."""
+        return ()
+
+    async def leads_to(self, candidate: Candidate[Any], end: UnixNs) -> Sequence[Consequence]:
         """See `ManagedDomain`: nothing that is known."""
         return ()
 

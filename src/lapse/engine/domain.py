@@ -125,6 +125,14 @@ class Result(NamedTuple):
     problem: Exception | None = None
 
 
+class Consequence(NamedTuple):
+    """What happens to a thing because another one has ended, some time after that."""
+
+    address: str
+    action: str
+    at: UnixNs
+
+
 class Target(Protocol):
     """Where the things of a domain are. Compares and acts, and decides nothing."""
 
@@ -306,6 +314,10 @@ class ManagedDomain(DomainRules[S], Protocol[S]):
 
     async def takes_along(self, candidate: Candidate[S]) -> Sequence[str]:
         """Return the addresses of what would end with it; empty for nothing."""
+        ...
+
+    async def leads_to(self, candidate: Candidate[S], end: UnixNs) -> Sequence[Consequence]:
+        """Return what will lapse later because it ends at ``end``, as far as is known; empty for nothing."""
         ...
 
     async def deletion_target(self, candidate: Candidate[S]) -> Target:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason
 from lapse.core.duration import Duration, short
+from lapse.core.errors import LapseError
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import Candidate
 from lapse.engine.explanation import Grounds, RuleVerdict, verdict_word, words
@@ -28,8 +29,10 @@ from lapse.history.retention.policy_set import PolicySet
 from lapse.history.retention.rules import DoubtReason, LimitReason, RetainReason, decide
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, Kind, ObjectKey
+from lapse.objects.holds.cluster import Dependants, goes_with
 from lapse.objects.managed import ManagedObjects
 from lapse.objects.target import ObjectHandle
+from lapse.objects.trash.rules import why_not_undoable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -91,7 +94,7 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
     ) -> None:
         """Steer what the policies of ``retention`` are about, in the domain ``name``."""
         super().__init__(store, holds, steering, trash=trash, clock=clock)
-        self.name, self._retention = name, retention
+        self.name, self._retention, self._trash = name, retention, trash
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -208,7 +211,26 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
             because=_NOBODY if won is None else _WORDS.get(reason) or words(reason),
             anchor_source="" if won is None else state.age_from.get(won[0].policy, ""),
             facts=facts,
+            not_undoable=self._why_not_undoable(candidate.handle),
         )
+
+    def _why_not_undoable(self, handle: ObjectHandle) -> str | None:
+        """Say why an object would not come back, as far as its kind and its policies tell."""
+        if self._trash is None:
+            return "trash_ttl is never"
+        return handle.no_trash or why_not_undoable(self._trash.kinds, handle.kind, handle.owners)
+
+    async def takes_along(self, candidate: Candidate[JudgedObject]) -> Sequence[str]:
+        """See `ManagedDomain`: what it owns, of the kinds that are looked at; nothing where these cannot be read.
+
+        Then it is not known either whether any of that is held, and it stays.
+        """
+        dependants = self.store if isinstance(self.store, Dependants) else self._steering.dependants
+        try:
+            owned = await goes_with(dependants, candidate.handle.kind, candidate.uid)
+        except LapseError:
+            return ()
+        return [str(kind.address(one.metadata.key)) for kind, one in owned]
 
 
 def ranked_policies(ranked: PolicySet) -> list[Any]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from lapse.core.address import Address
-    from lapse.engine.domain import Action, Also, Result, Target
+    from lapse.engine.domain import Action, Also, Consequence, Result, Target
     from lapse.engine.safety.blast_radius import PolicyChecks
     from lapse.engine.safety.holds import Hold
     from lapse.keys.aio import AsyncAppKeys, AsyncKeys
@@ -139,6 +139,10 @@ class ManagedKeys(SimpleDomain[UnixNs]):
         )
 
     async def takes_along(self, candidate: Candidate[UnixNs]) -> Sequence[str]:
+        """See `ManagedDomain`: nothing."""
+        return ()
+
+    async def leads_to(self, candidate: Candidate[UnixNs], end: UnixNs) -> Sequence[Consequence]:
         """See `ManagedDomain`: nothing."""
         return ()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lapse.core.address import Address
     from lapse.core.clock import Clock
-    from lapse.engine.domain import Candidate, DomainRules, Target
+    from lapse.engine.domain import Candidate, Consequence, DomainRules, Target
     from lapse.engine.safety.blast_radius import PolicyChecks
     from lapse.engine.safety.holds import Hold
     from lapse.objects.port import HoldLookup, ObjectStore
@@ -63,6 +63,10 @@ class ManagedObjects(ABC, Generic[S]):
         await guard.look(cast("DomainRules[S]", self))
 
     async def takes_along(self, candidate: Candidate[S]) -> Sequence[str]:
+        """See `ManagedDomain`: nothing."""
+        return ()
+
+    async def leads_to(self, candidate: Candidate[S], end: UnixNs) -> Sequence[Consequence]:
         """See `ManagedDomain`: nothing."""
         return ()
 

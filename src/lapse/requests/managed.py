@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, with_extension
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.domain import Candidate
+from lapse.engine.domain import DELETE, Candidate, Consequence
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.explanation import Grounds, RuleVerdict, single_rule, words
+from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
@@ -37,7 +38,8 @@ from lapse.requests.api.kinds import (
     KeeperMode,
 )
 from lapse.requests.expiry import FinishedRequests, candidate
-from lapse.requests.lifecycle.keeper import KeeperReason, is_for_ever
+from lapse.requests.lifecycle.keeper import Followed, KeeperReason, is_for_ever, state_of, with_loss
+from lapse.requests.lifecycle.keeper import decide as decide_keeper
 from lapse.requests.registration import KEEPERS, REQUESTS, SCHEDULES
 from lapse.requests.schedules.retention import RunState, ScheduledRunReason, SupersededRuns
 from lapse.requests.submission import demand_unfollowing
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Target
+    from lapse.engine.safety.holds import Hold
     from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.holds.steering import Steering
     from lapse.objects.port import HoldLookup, ObjectStore
@@ -168,13 +171,35 @@ class ManagedRequests(ManagedObjects["Finished"]):
         await self._shared.ready()
         return [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *_kept(self._shared.caches, keeper.metadata.uid)]
 
+    async def leads_to(self, candidate: Candidate[Finished], end: UnixNs) -> Sequence[Consequence]:
+        """Return the keeper that stays for its TTL after it, and what that keeps, unless they are held."""
+        keeper = await self._keeper(candidate)
+        if (
+            keeper is None
+            or keeper.spec.mode != KeeperMode.FOLLOW_OBJECT_WITH_TTL
+            or RUN in keeper.metadata.annotations
+        ):
+            return ()
+        state = with_loss(state_of(keeper, Followed.LOST), end)
+        deadline = with_extension(decide_keeper(state, end), extension_of(keeper.metadata.annotations), end).deadline
+        if deadline is None or await self._hold_on(keeper) is not None:
+            return ()
+        await self._shared.ready()
+        going = [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *_kept(self._shared.caches, keeper.metadata.uid)]
+        return [Consequence(one, DELETE, deadline) for one in going]
+
+    async def _hold_on(self, keeper: ObjectKeeper) -> Hold | HoldDoubt | None:
+        """Return what keeps a keeper: its own hold, or one of what it follows or keeps."""
+        meta = keeper.metadata
+        kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
+        (held,) = await self._shared.holds.holds_over([kept], self.now)
+        return held
+
     async def deletion_target(self, candidate: Candidate[Finished]) -> Target:
         """See `ManagedDomain`: refused where a keeper goes along that is held, or keeps what is."""
         keeper = await self._keeper(candidate)
         if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
-            meta = keeper.metadata
-            kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
-            (held,) = await self._shared.holds.holds_over([kept], self.now)
+            held = await self._hold_on(keeper)
             if isinstance(held, HoldDoubt):
                 raise HoldUnknownError(address=candidate.address, problem=held.problem)
             if held is not None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, KeepReason
 from lapse.core.duration import NEVER, Duration
+from lapse.engine.domain import Consequence
 from lapse.engine.explanation import Grounds, RuleVerdict, verdict_word
 from lapse.engine.sweep import HELD_SECONDS
 from lapse.engine.view import Moment
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from lapse.core.address import Address
-    from lapse.core.clock import Clock, UnixNs
+    from lapse.core.clock import Clock
     from lapse.core.decision import Decision, Verdict
     from lapse.engine.domain import Candidate, Target
     from lapse.engine.safety.blast_radius import PolicyChecks
@@ -185,6 +187,13 @@ class ManagedWorkspaces:
     async def takes_along(self, candidate: Candidate[SeenWorkspace]) -> Sequence[str]:
         """See `ManagedDomain`: nothing."""
         return ()
+
+    async def leads_to(self, candidate: Candidate[SeenWorkspace], end: UnixNs) -> Sequence[Consequence]:
+        """See `ManagedDomain`: what is in standby goes to the archive when nobody comes."""
+        if _action(candidate) != STANDBY:
+            return ()
+        seconds = ttl_seconds(candidate.state.workspace, ARCHIVE)
+        return [Consequence(str(candidate.address), ARCHIVE, UnixNs(end + seconds * 1000 * _MS))]
 
     # --- steering -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from lapse.core.duration import Duration
 from lapse.core.errors import LapseError
 from lapse.engine.explanation import TrashFacts, explanation_rows
 from lapse.engine.journal.log import LogJournal
+from lapse.engine.plans.plan import COLUMNS, PlanStep
 from lapse.engine.verbs.contract import (
+    ApplyRequest,
     DeleteRequest,
     ExtendRequest,
     HoldRequest,
@@ -20,6 +22,7 @@ from lapse.engine.verbs.contract import (
     UndoRequest,
     WhyRequest,
 )
+from lapse.engine.view import Moment, row
 from lapse.kube.resources import ObjectKey
 from lapse.objects.holds.steering import PassedOnHoldError
 from lapse.objects.trash.rules import BROUGHT_BACK
@@ -42,6 +45,8 @@ from tests.integration.requests.world import World, content_key, kind_of, opened
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from lapse.kube.resources import Kind
 
 SERVICES = {"trash_ttl": Duration.parse("7d")}
 FOLLOWING = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
@@ -295,3 +300,60 @@ async def test_why_answers_from_the_trash_where_the_journal_cannot_be_read(world
     assert (told.undo or "").startswith(f"lapse undo {address(request)}, until ")
     with pytest.raises(LapseError, match="database_url"):
         await ann.why(WhyRequest(address="vcr/shop/never-there"))
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST], ids=lambda kind: kind.short)
+async def test_a_plan_tells_what_goes_with_a_request_and_with_a_keeper(tmp_path: Path, kind: Kind[Any]) -> None:
+    async with opened(tmp_path, policy=FOLLOWING, services=SERVICES) as world:
+        request = await world.completed(kind)
+        keeper, artifact = await world.keeper(request), made_by(request)
+        ann = person(world)
+        plan = await ann.plan(PlanRequest(within="1h"))
+        (item,) = plan.items
+        assert (item.address, item.takes_along, item.then) == (
+            address(request),
+            sorted([artifact, address(keeper)]),
+            [],
+        )
+        assert plan.following == 2
+
+
+@pytest.mark.parametrize("kind", [VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST], ids=lambda kind: kind.short)
+async def test_a_plan_tells_what_a_keeper_lets_go_later_because_its_request_has_ended(
+    world: World, kind: Kind[Any]
+) -> None:
+    request = await world.completed(kind)
+    keeper, artifact = await world.keeper(request), made_by(request)
+    ann = person(world)
+    assert [one.then for one in (await ann.plan(PlanRequest(within="24h"))).items] == [[]], "that is before its TTL"
+    plan = await ann.plan(PlanRequest(within="25h"))
+    (item,) = plan.items
+    end = Moment(item.due_at + DAY * 10**9)
+    assert item.takes_along == []
+    assert item.then == [PlanStep(address(keeper), "delete", end), PlanStep(artifact, "delete", end)]
+    assert plan.following == 2
+    shown = row(item, COLUMNS, plan.created)
+    assert f"{artifact} (in 1d" in shown[[*COLUMNS].index("takes along")]
+
+    await ann.hold(HoldRequest(address=artifact, reason="audit"))
+    (item,) = (await ann.plan(PlanRequest(within="25h"))).items
+    assert item.then == [], "what is held stays"
+    await ann.release(ReleaseRequest(address=artifact))
+    await ann.extend(ExtendRequest(address=address(request), time="30m"))
+    world.advance(3600)
+    done = await ann.apply(ApplyRequest(plan=await ann.plan(PlanRequest(within="30h"))))
+    assert [(one.address, one.outcome) for one in done.items] == [(address(request), "ended")]
+    await world.live(seconds=120)
+    assert await world.exists(keeper)
+    later = await ann.plan(PlanRequest(within="25h"))
+    (item,) = later.items
+    assert (item.address, item.takes_along) == (address(keeper), [artifact])
+
+
+def made_by(request: Any) -> str:  # noqa: ANN401 - a capture
+    if kind_of(request) is MANIFEST_CAPTURE_REQUEST:
+        return f"checkpoint/{request.status.checkpoint_name}"
+    return f"snapshot/{content_key(request).name}"

@@ -15,8 +15,11 @@ from lapse.core.clock import SystemClock
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.files.ownership import user_name
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
+from lapse.kube.resources import ObjectKey
 from lapse.objects.trash.rules import IN_TRASH, TRASH, TRASH_STATE, TrashState, to_text
 from lapse.requests.api.kinds import OBJECT_KEEPER
+from lapse.requests.api.upstream import CONFIG_MAP
 from tests.past import NAMESPACE, at_store, left, policy, record, rows, store_policy
 
 if TYPE_CHECKING:
@@ -595,6 +598,30 @@ def test_the_undo_of_a_plan_brings_back_what_the_plan_has_ended_and_not_a_later_
     (back,) = [one for one in rows(person.state) if one.reason == "brought_back"]
     assert back.details is not None
     assert back.details["was"] == plan["items"][0]["uid"]
+
+
+def test_a_plan_tells_what_a_record_takes_along_and_what_does_not_come_back(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = record(person.state, ago="40d")
+
+    async def own(store: EmbeddedStore) -> None:
+        kind = CHAOS_EXPERIMENT_HISTORY
+        owner = await store.get(kind, ObjectKey(NAMESPACE, name))
+        reference = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": owner.metadata.uid}
+        metadata = {"name": "notes", "namespace": NAMESPACE, "ownerReferences": [reference]}
+        await store.create(CONFIG_MAP, {"metadata": metadata})
+
+    at_store(person.state, own)
+    assert main(["plan", "--domain", "history", "-o", "json"]) == 0
+    (item,) = json.loads(person.capsys.readouterr().out)["items"]
+    assert (item["takes_along"], item["not_undoable"]) == ([f"ConfigMap/{NAMESPACE}/notes"], None)
+    assert main(["plan", "--domain", "history"]) == 0
+    assert "1 more go along." in person.capsys.readouterr().err
+    monkeypatch.setenv("LAPSE_TRASH_TTL", "never")
+    assert main(["plan", "--domain", "history", "-o", "json"]) == 0
+    (item,) = json.loads(person.capsys.readouterr().out)["items"]
+    assert item["not_undoable"] == "trash_ttl is never"
 
 
 def test_the_trash_is_emptied_of_one_of_two_that_had_the_same_address(person: Person) -> None:

@@ -85,6 +85,14 @@ def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
     assert told["saved by"] == "opening it; lapse workspaces start lab"
 
 
+async def test_a_plan_can_tell_that_one_that_goes_to_standby_is_archived_later() -> None:
+    domain = ManagedWorkspaces(cast("Any", None), None, clock=VirtualClock(), lease_seconds=30)
+    end, day = UnixNs(NOW * 1_000_000), 86_400 * 10**9
+
+    assert await domain.leads_to(candidate_of(IDLE), end) == [("workspace/lab", "archive", end + day)]
+    assert await domain.leads_to(candidate_of(ASLEEP), end) == ()
+
+
 def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
     told = explained(ASLEEP, Connected(2))
 

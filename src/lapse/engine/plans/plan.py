@@ -19,7 +19,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from lapse.core.decision import Due
+from lapse.core.duration import short
 from lapse.core.errors import UsageError
+from lapse.engine.domain import DELETE
 from lapse.engine.explanation import HoldFacts
 from lapse.engine.view import Moment, decode, encode
 
@@ -48,6 +50,14 @@ class PlanExpiredError(UsageError):
     """The plan {plan} has expired at {expires}. Make a new one with lapse plan --out."""
 
 
+class PlanStep(Struct, frozen=True):
+    """What lapses later, because of an item."""
+
+    address: str
+    action: str
+    due_at: Moment
+
+
 class PlanItem(Struct, frozen=True, kw_only=True):
     """One thing that will lapse."""
 
@@ -67,6 +77,7 @@ class PlanItem(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="Why it is not known whether it is due, although its time is over: it stays")
     ] = None
     takes_along: Annotated[list[str], Meta(description="What ends with it")]
+    then: Annotated[list[PlanStep], Meta(description="What lapses because of it, later and by the end of the plan")]
     not_undoable: Annotated[str | None, Meta(description="Why it cannot be brought back; null where it can")]
     fingerprint: Annotated[str, Meta(description="Of everything that the decision was made on")]
 
@@ -102,6 +113,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     signature: str = ""
 
     @property
+    def following(self) -> int:
+        """How many more things lapse with what is in it, or because of that; what is held takes nothing along."""
+        return sum(len(one.takes_along) + len(one.then) for one in self.items if one.hold is None)
+
+    @property
     def is_due(self) -> bool:
         """Whether carrying it out now would end something."""
         return any(one.due and one.hold is None for one in self.items)
@@ -114,7 +130,7 @@ COLUMNS: Final[Columns] = {
     "in doubt": "doubt",
     "rule": "reason",
     "held": lambda one, _: None if one.hold is None else one.hold.reason or "yes",
-    "takes along": lambda one, _: ", ".join(one.takes_along) or None,
+    "takes along": lambda one, now: ", ".join((*one.takes_along, *(_later(step, now) for step in one.then))) or None,
     "undo": lambda one, _: None if one.not_undoable is None else "no",
 }
 """Of a table for people."""
@@ -178,6 +194,9 @@ def _digest(plan: Plan) -> str:
 
 
 def _words(item: PlanItem, now: int) -> str:
-    from lapse.core.duration import short
-
     return "not known" if item.doubt else f"in {short(max(0, item.due_at - now))}"
+
+
+def _later(step: PlanStep, now: int) -> str:
+    action = "" if step.action == DELETE else f"{step.action} "
+    return f"{step.address} ({action}in {short(max(0, step.due_at - now))})"

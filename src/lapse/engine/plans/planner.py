@@ -24,6 +24,7 @@ from lapse.engine.plans.plan import (
     PlanCount,
     PlanExpiredError,
     PlanItem,
+    PlanStep,
     demand_genuine,
     differences,
     fingerprint,
@@ -155,7 +156,8 @@ class Planner:
         due = [(one, said) for one in page if isinstance((said := decided(domain, one, until)).verdict, Due)]
         holds = await holds_of(domain, [action_of(domain, one, said) for one, said in due], now)
         return [
-            await _item(domain, one, said, hold=hold, now=now) for (one, said), hold in zip(due, holds, strict=True)
+            await _item(domain, one, said, hold=hold, now=now, until=until)
+            for (one, said), hold in zip(due, holds, strict=True)
         ]
 
     async def _looked_again(
@@ -374,18 +376,26 @@ def _sorted_out(
 
 
 async def _item(
-    domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision, *, hold: HoldFacts | None, now: UnixNs
+    domain: ManagedDomain[Any],
+    candidate: Candidate[Any],
+    decision: Decision,
+    *,
+    hold: HoldFacts | None,
+    now: UnixNs,
+    until: UnixNs,
 ) -> PlanItem:
     verdict, policy = decision.verdict, domain.policy(candidate)
     assert isinstance(verdict, Due)  # noqa: S101 - nothing else is planned
     along = sorted(await domain.takes_along(candidate))
+    due_at = UnixNs(verdict.since if decision.deadline is None else decision.deadline)
+    later = [one for one in await domain.leads_to(candidate, max(due_at, now)) if one.at <= until]
     return PlanItem(
         domain=domain.name,
         address=str(candidate.address),
         uid=candidate.uid,
         action=verdict.action,
         due=isinstance(decided(domain, candidate, now).verdict, Due),
-        due_at=Moment(verdict.since if decision.deadline is None else decision.deadline),
+        due_at=Moment(due_at),
         reason=verdict.reason.value,
         anchor=Moment.of(decision.anchor),
         deadline=Moment.of(decision.deadline),
@@ -393,6 +403,7 @@ async def _item(
         policy_name=domain.policy_name(candidate),
         hold=hold,
         takes_along=along,
+        then=[PlanStep(one.address, one.action, Moment(one.at)) for one in later],
         not_undoable=domain.explain(candidate, decision, now).not_undoable,
         fingerprint=fingerprint(candidate, decision, policy=policy, hold=hold, takes_along=along),
     )

@@ -70,6 +70,21 @@ class ClusterHolds:
         return await asyncio.gather(*[look.at(one) for one in deletions])
 
 
+async def goes_with(dependants: Dependants, kind: Kind[Any], uid: str) -> list[tuple[Kind[Any], Any]]:
+    """Return what goes with an object of ``kind``: what it owns, down the chain, unless something else owns it, too."""
+    await dependants.prepare(kind)
+    gone, queue = {uid}, [uid]
+    found: list[tuple[Kind[Any], Any]] = []
+    while queue:
+        for one, owned in dependants.owned_by(queue.pop(0)):
+            meta = owned.metadata
+            if meta.uid not in gone and all(owner.uid in gone for owner in meta.owner_references):
+                gone.add(meta.uid)
+                queue.append(meta.uid)
+                found.append((one, owned))
+    return found
+
+
 class ListedDependants:
     """What one command knows: each kind is listed once, when it is first needed, and only what has owners is kept."""
 

@@ -113,7 +113,7 @@ class Steering:
     def __init__(self, store: ObjectStore, *, dependants: Dependants, followers: Followers, clock: Clock) -> None:
         """Change what is in ``store``; ``dependants`` and ``followers`` know what a hold is passed on to."""
         self._store, self._clock = store, clock
-        self._dependants, self._followers = dependants, followers
+        self.dependants, self._followers = dependants, followers
 
     async def hold(self, place: ObjectPlace, hold: Hold, *, replace: bool = False) -> Hold | None:
         """Hold an object; return the hold that was there, over or not. ``replace`` allows a weaker one."""
@@ -260,8 +260,8 @@ class Steering:
         while uids:
             owner = uids.pop(0)
             with suppress(ForbiddenError):
-                await self._dependants.prepare(owner.kind)
-            for kind, cached in self._dependants.owned_by(owner.uid):
+                await self.dependants.prepare(owner.kind)
+            for kind, cached in self.dependants.owned_by(owner.uid):
                 meta = cached.metadata
                 if meta.uid not in seen:
                     seen.add(meta.uid)

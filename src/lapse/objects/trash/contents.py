@@ -284,8 +284,8 @@ class TrashedObjects:
         What held the trash keeper holds it as well: they keep the same.
         """
         name = f"back-{kept.meta.uid}"
-        held = {str(one): text for one, text in kept.meta.annotations.items() if one in MARK_NAMES}
-        annotations = {**held, BROUGHT_BACK: kept.contents.items[0].uid}
+        marks: dict[str, str] = {one: text for one, text in kept.meta.annotations.items() if one in MARK_NAMES}
+        annotations = {**marks, BROUGHT_BACK: kept.contents.items[0].uid}
         if made_for:
             annotations[MADE_FOR] = made_for
         body: Json = {
