@@ -275,6 +275,30 @@ async def test_a_rest_from_before_a_resume_is_not_given_back_after_it(world: Wor
     assert await world.act_until_refused(world.process(budgets)) == 95
 
 
+async def test_nothing_is_frozen_by_a_reading_from_before_a_resume(world: World) -> None:
+    gate, other = world.process(), world.process()
+    for _ in range(20):
+        await world.act(gate)
+    await other.look()
+    assert (await world.act(gate)).refusal is FreezeReason.BUDGET_SPENT
+    await world.resume("things")
+
+    assert (await world.act(other)).refusal is None
+    assert [row[1] for row in await world.rows()] == ["frozen", "resumed"]
+
+
+async def test_a_freeze_takes_the_place_of_no_other_that_was_not_seen_yet(world: World) -> None:
+    gate, other = world.process(), world.process()
+    for _ in range(20):
+        await world.act(gate)
+    await other.look()
+    await world.freeze("things", "look at it")
+
+    assert (await world.act(other)).refusal is FreezeReason.FROZEN
+    state = await world.store().load(world.clock.wall_ns())
+    assert state.frozen["things"].reason == "look at it"
+
+
 async def test_a_restart_neither_thaws_nor_refills(world: World) -> None:
     gate = world.process()
     for _ in range(12):

@@ -186,8 +186,8 @@ class SafetyGate:
         self._under_way: Counter[str] = Counter()
         self._any_under_way = 0
         """The sum, as every act asks for it."""
-        self._counted = True
-        """Whether the ledger is as good as it gets: not, where acts that failed may yet prove not to have been done."""
+        self._counted = False
+        """Whether the ledger was read for the question at hand, and with nothing under way that may come to nothing."""
         self._failures = 0
         self._retry_ns = 0
         self._refusals: dict[str, Reason] = {}
@@ -298,6 +298,7 @@ class SafetyGate:
         """Return a block that has something left, or why there is none; with a ``count`` of 0 perhaps nothing."""
         if self._clock.monotonic_ns() < self._retry_ns:
             return self._refused(domain, UnknownReason.UNREADABLE_SIGNAL)
+        self._counted = False  # somebody may have frozen or resumed since the last reading: none freezes by that
         try:
             found = await self._decide(domain, count)
         except Exception as error:  # noqa: BLE001 - whatever it was: who does not know whether it may, may not
@@ -341,7 +342,6 @@ class SafetyGate:
         block = Block(domain, charge, size)
         self._state = await self._take(state, ledger, given_up, block) if charge.slices else state
         self._blocks[domain] = block
-        self._counted = self._store.keeps_spending
         return block
 
     async def _spent(self, state: GateState, ledger: Ledger, domain: str, given_up: list[Block]) -> Block | Reason:
@@ -430,6 +430,7 @@ class SafetyGate:
                 name: block for name, block in self._blocks.items() if not is_resumed and _is_in(block, found)
             }
             self._retired = [block for block in self._retired if not is_resumed and _is_in(block, found)]
+            self._counted = True
         elif not is_resumed:
             self._counted = not self._any_under_way
             self._drop_outdated()
