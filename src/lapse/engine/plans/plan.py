@@ -114,8 +114,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def following(self) -> int:
-        """How many more things lapse with what is in it, or because of that; what is held takes nothing along."""
-        return sum(len(one.takes_along) + len(one.then) for one in self.items if one.hold is None)
+        """How many more things lapse with what is in it, or because of that; what stays takes nothing along."""
+        ending = [one for one in self.items if one.hold is None and one.doubt is None]
+        return sum(len(one.takes_along) + len(one.then) for one in ending)
 
     @property
     def is_due(self) -> bool:
