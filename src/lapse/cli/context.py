@@ -20,6 +20,7 @@ from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
     from lapse.app.record import ProcessRecord
+    from lapse.app.service import SharedObjects
     from lapse.client import AsyncClient
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
@@ -258,26 +259,18 @@ class Context:
         from lapse import __version__
         from lapse.app import service
         from lapse.app.process import deletion_budgets, retention
-        from lapse.app.trash import listed_trash
         from lapse.domains import REGISTRY
         from lapse.engine.plans.approvals import Approvals, ByPlan
         from lapse.engine.running.metrics import Metrics
         from lapse.engine.verbs.place import Place
-        from lapse.objects.holds.cluster import ListedDependants, listed_holds
 
         store, metrics = self.store, Metrics(__version__)
         settings = self.settings  # after the store is open: what decides there is noted in it
         journal, freezes = await self.journal(), await self.freezes()
         actor = (await self.caller()).name
         gate = await self.gate(metrics, actor=actor)
-        ownable = await self.ownable()
-        steering = service.steering_of(store, ListedDependants(store, ownable), self.clock)
         named = await self.hold_kinds()
-        trash = listed_trash(settings, store, clock=self.clock, hold_kinds=named)
-        shared: service.SharedObjects = {
-            "store": store, "holds": listed_holds(store, ownable), "steering": steering, "clock": self.clock,
-            "trash": trash,
-        }  # fmt: skip
+        shared = await self._shared_objects(named)
         policies = retention(
             self.loaded,
             store,
@@ -288,7 +281,7 @@ class Context:
             gate=gate,
             clock=self.clock,
             left_alone=[settings.lease_namespace] if self.is_cluster else [],
-            trash=trash,
+            trash=shared["trash"],
             actor=actor,
         )
         requests = service.RequestsOfCommand(objects=shared, settings=settings, stack=self._stack)
@@ -316,6 +309,21 @@ class Context:
             frozen_in=self.where_frozen,
             persons=self._persons,
         )
+
+    async def _shared_objects(self, hold_kinds: Sequence[Kind[Any]]) -> SharedObjects:
+        """Return what the domains whose things are objects are built with."""
+        from lapse.app.service import steering_of
+        from lapse.app.trash import listed_trash
+        from lapse.objects.holds.cluster import ListedDependants, listed_holds
+
+        store, ownable = self.store, await self.ownable()
+        return {
+            "store": store,
+            "holds": listed_holds(store, ownable),
+            "steering": steering_of(store, ListedDependants(store, ownable), self.clock),
+            "clock": self.clock,
+            "trash": listed_trash(self.settings, store, clock=self.clock, hold_kinds=hold_kinds),
+        }
 
     def _persons(self, scope: str, domain: str | None) -> AbstractSet[str] | None:
         """Return who may do here what a scope allows: the user of the folder, and those who have tokens for it."""
