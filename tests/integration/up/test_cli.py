@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_config_show_prints_every_key_with_value_and_origin_and_masks_passwords(tmp_path: Path) -> None:
     (tmp_path / "lapse.toml").write_text('[http]\nport = 9000\n[log]\nlevel = "debug"\n')
     table = lapse("config", "show", "--log-level=error", state_dir=tmp_path)
-    rows = json.loads(lapse("config", "show", "-o", "json", state_dir=tmp_path).stdout)
+    rows = json.loads(lapse("config", "show", "-o", "json", state_dir=tmp_path).stdout)["items"]
 
     assert table.returncode == 0
     assert "flag --log-level" in table.stdout
@@ -38,13 +38,13 @@ def test_config_check_says_yes_or_lists_everything_that_is_wrong(tmp_path: Path)
 def test_a_token_is_printed_once_alone_on_stdout_and_then_only_listed(tmp_path: Path) -> None:
     made = lapse("tokens", "create", "--name=ci", "--scope=read", "--scope=keys:7", state_dir=tmp_path)
     listed = lapse("tokens", "list", "-o", "json", state_dir=tmp_path)
-    (row,) = json.loads(listed.stdout)
+    (row,) = json.loads(listed.stdout)["items"]
     token = made.stdout.strip()
 
     assert made.returncode == 0
     assert len(made.stdout.splitlines()) == 1
     assert token.startswith(f"lapse_{row['id']}_")
-    assert (row["name"], row["scopes"], row["revoked"]) == ("ci", ["read", "keys:7"], None)
+    assert (row["name"], row["scopes"], row["revoked_at"]) == ("ci", ["read", "keys:7"], None)
     assert token not in listed.stdout
     assert lapse("tokens", "revoke", row["id"], state_dir=tmp_path).returncode == 0
     assert row["id"] in lapse("tokens", "list", state_dir=tmp_path).stdout

@@ -6,7 +6,6 @@ from cyclopts import App
 
 from lapse.cli.flags import AllFlags
 from lapse.cli.output import Output, OutputOption, message, print_document, print_table
-from lapse.engine.view import ViewPage
 
 app = App("config", help="Show and check the configuration.")
 
@@ -17,6 +16,8 @@ def show(flags: AllFlags = AllFlags(), *, output: OutputOption = Output.TABLE) -
 
     A flag wins over the environment, the environment over the file, the file over the default.
     """
+    from lapse.engine.view import ViewPage
+
     loaded = flags.load()
     if output.for_programs:
         shown = [{"key": key, "value": value, "origin": origin} for key, value, origin in loaded.shown()]
