@@ -362,13 +362,14 @@ def columns(views: Sequence[WorkspaceView], signals: Mapping[WorkspaceId, Signal
     }
 
 
-def detail_rows(view: WorkspaceView, signal: Signal | None, now: int) -> list[DetailRow]:
+def detail_rows(view: WorkspaceDetails, signal: Signal | None, now: int) -> list[DetailRow]:
     """Return everything about one workspace that a person may ask for."""
     since = "" if view.operation_started_at is None else f" for {short(now - view.operation_started_at)}"
     left = "" if view.exited_at is None else f"{how_it_ended(view.exit_status)}, {short(now - view.exited_at)} ago"
     return known(
         [
             ("address", view.address),
+            ("url", view.url or ""),
             ("owner", view.owner),
             ("command", shlex.join(view.command or ())),
             ("port", f"{view.port}{'' if view.next_port is None else f', {view.next_port} from its next start on'}"),

@@ -133,6 +133,9 @@ async def test_wrong_input_is_a_usage_error_on_a_server_too(run: Run) -> None:
     assert (await run("keys", "put", "", "v", "--app", "7", "--ttl", "1h")).returncode == 64
     assert (await run("keys", "put", "k", "v" * 65537, "--app", "7", "--ttl", "1h")).returncode == 64
     assert (await run("workspaces", "create", "Lab", "--owner", "ann", *SERVE)).returncode == 64
+    unowned = await run("workspaces", "create", "lab", *SERVE)
+    assert said(unowned)[0] == 64
+    assert "Name the owner: owner is missing" in unowned.stderr
 
 
 # --- workspaces -------------------------------------------------------------------------------------------------------

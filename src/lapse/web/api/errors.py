@@ -6,9 +6,10 @@ The docstring is the ``detail`` of the problem document. None of them repeats a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import ClassVar
 
-from lapse.core.errors import LapseError
+from lapse.core.errors import LapseError, UsageError
 from lapse.engine.running.logins import LoginProof
 
 
@@ -17,6 +18,12 @@ class RequestError(LapseError):
 
     status: ClassVar[int] = 400
     headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Let a command end as for wrong usage where the request itself is wrong."""
+        super().__init_subclass__()
+        if cls.status in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}:
+            cls.exit_code = UsageError.exit_code
 
     def answer_headers(self) -> Mapping[str, str]:
         """Return what stands in the head of the answer."""
