@@ -201,7 +201,7 @@ async def a_ttl_that_was_made_shorter_counts_at_the_next_tick(harness: Harness) 
     one = await harness.running(standby=86_400)
     await harness.elapse(61)
     await harness.tick()
-    await harness.store.set_ttls(one.id, standby=60, now=harness.now)
+    await harness.store.configure(one.id, Changes(standby_ttl_seconds=60), now=harness.now)
     await harness.tick()
     assert await harness.desired(one) is STANDBY
 

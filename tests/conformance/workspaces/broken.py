@@ -114,8 +114,10 @@ class OperationsStopConnections(Passing):
 
 
 class OneTtlResetsTheOther(Passing):
-    async def set_ttls(self, workspace: WorkspaceId, **how: Any) -> Workspace:  # noqa: ANN401
-        return await self.inner.set_ttls(workspace, **{"standby": 300, "archive": 86_400, **how})
+    async def configure(self, workspace: WorkspaceId, changes: Changes, **how: Any) -> Workspace:  # noqa: ANN401
+        standby, archive = changes.standby_ttl_seconds or 300, changes.archive_ttl_seconds or 86_400
+        both = replace(changes, standby_ttl_seconds=standby, archive_ttl_seconds=archive)
+        return await self.inner.configure(workspace, both, **how)
 
 
 class PortsChangeUnderPrograms(Passing):

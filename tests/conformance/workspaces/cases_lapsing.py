@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lapse.workspaces.model import (
+    Changes,
     DesiredBy,
     DesiredState,
     Ms,
@@ -188,7 +189,7 @@ async def a_check_is_not_put_off_by_what_was_computed_before_a_change(world: Wor
     stale = await standing_by(world, "woken")
     await world.store.observe({stale.id: ObservedStatus.RUNNING}, now=later(1))
     shorter = await running(world, "shorter")
-    await world.store.set_ttls(shorter.id, standby=1, now=later(1))
+    await world.store.configure(shorter.id, Changes(standby_ttl_seconds=1), now=later(1))
     await world.store.advance_checks({stale.candidate: MUCH_LATER, shorter.candidate: MUCH_LATER})
     assert (await world.store.get(stale.id)).check_after == later(1 + STANDBY_TTL_MS)
     assert (await world.store.get(shorter.id)).check_after == later(1)
@@ -210,7 +211,7 @@ async def a_shorter_ttl_and_a_release_are_looked_at_at_once(world: World) -> Non
     await world.store.release(made.id, now=later(5))
     assert await names_to_standby(world, later(5)) == ["notes"]
     await world.store.advance_checks({(await world.store.get(made.id)).candidate: MUCH_LATER})
-    await world.store.set_ttls(made.id, standby=1, now=later(6))
+    await world.store.configure(made.id, Changes(standby_ttl_seconds=1), now=later(6))
     assert await names_to_standby(world, later(6)) == ["notes"]
 
 
@@ -266,7 +267,7 @@ async def _is_held(world: World, one: Workspace) -> None:
 
 
 async def _has_another_ttl(world: World, one: Workspace) -> None:
-    await world.store.set_ttls(one.id, standby=9_999, archive=9_999, now=NOW)
+    await world.store.configure(one.id, Changes(standby_ttl_seconds=9_999, archive_ttl_seconds=9_999), now=NOW)
 
 
 async def _is_deleted(world: World, one: Workspace) -> None:
@@ -309,7 +310,7 @@ async def a_workspace_that_is_just_like_another_is_not_taken_for_it(world: World
     await world.store.flush_access({runs.id: later(1)})
     await world.store.advance_checks({runs.candidate: MUCH_LATER})
     await world.store.release((await world.store.hold(runs.id, "demo", now=NOW)).id, now=NOW)
-    await world.store.set_ttls(runs.id, standby=5, archive=5, now=NOW)
+    await world.store.configure(runs.id, Changes(standby_ttl_seconds=5, archive_ttl_seconds=5), now=NOW)
     assert await world.store.to_standby([(await world.store.get(runs.id)).candidate], now=NOW) == {runs.id}
     assert await world.store.to_pending([stands.candidate], now=NOW) == {stands.id}
     await world.store.connected(runs.id, now=later(2))

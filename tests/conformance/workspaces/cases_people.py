@@ -13,6 +13,7 @@ from lapse.workspaces.errors import (
     WorkspaceExistsError,
 )
 from lapse.workspaces.model import (
+    Changes,
     DesiredBy,
     DesiredState,
     ObservedStatus,
@@ -186,7 +187,7 @@ async def every_change_of_mind_is_one_version(world: World) -> None:
     made = await running(world)
     changed = [
         await user_wants(world.store, made.id, DesiredState.STANDBY),
-        await world.store.set_ttls(made.id, standby=60, now=NOW),
+        await world.store.configure(made.id, Changes(standby_ttl_seconds=60), now=NOW),
         await world.store.hold(made.id, "demo", now=NOW),
         await world.store.release(made.id, now=NOW),
         await world.store.connected(made.id, now=NOW),
@@ -227,7 +228,7 @@ async def a_change_on_a_stale_version_does_nothing(world: World) -> None:
     await all_refused(
         ChangedMeanwhileError,
         user_wants(world.store, made.id, DesiredState.PENDING, version=stale),
-        world.store.set_ttls(made.id, standby=60, version=stale, now=NOW),
+        world.store.configure(made.id, Changes(standby_ttl_seconds=60), version=stale, now=NOW),
         world.store.hold(made.id, "demo", version=stale, now=NOW),
         world.store.extend(made.id, later(9), version=stale, now=NOW),
         world.store.release(made.id, version=stale, now=NOW),
@@ -291,13 +292,13 @@ async def access_does_not_wait_for_an_operation(world: World) -> None:
 @case
 async def one_ttl_changes_without_the_other(world: World) -> None:
     made = await running(world)
-    first = await world.store.set_ttls(made.id, standby=60, now=NOW)
+    first = await world.store.configure(made.id, Changes(standby_ttl_seconds=60), now=NOW)
     assert (first.standby_ttl_seconds, first.archive_ttl_seconds) == (60, made.archive_ttl_seconds)
-    second = await world.store.set_ttls(made.id, archive=61, now=NOW)
+    second = await world.store.configure(made.id, Changes(archive_ttl_seconds=61), now=NOW)
     assert (second.standby_ttl_seconds, second.archive_ttl_seconds) == (60, 61)
-    for wrong in ({"standby": 0}, {"archive": 10**10}):
+    for wrong in (Changes(standby_ttl_seconds=0), Changes(archive_ttl_seconds=10**10)):
         with refused(InvalidWorkspaceError):
-            await world.store.set_ttls(made.id, now=NOW, **wrong)
+            await world.store.configure(made.id, wrong, now=NOW)
     await unchanged(world, second)
 
 
@@ -375,7 +376,7 @@ async def a_deleted_workspace_is_unknown_to_people_and_its_name_is_free(world: W
         UnknownWorkspaceError,
         world.store.mark_deleted(made.id, now=NOW),
         world.store.connected(made.id, now=NOW),
-        world.store.set_ttls(made.id, standby=5, now=NOW),
+        world.store.configure(made.id, Changes(standby_ttl_seconds=5), now=NOW),
         world.store.hold(made.id, "demo", now=NOW),
         world.store.extend(made.id, later(9), now=NOW),
         world.store.release(made.id, now=NOW),

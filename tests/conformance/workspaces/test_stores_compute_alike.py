@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from lapse.workspaces.errors import WorkspaceError
 from lapse.workspaces.model import (
+    Changes,
     DesiredBy,
     DesiredState,
     Ms,
@@ -124,7 +125,8 @@ class Actor:
         return await self.store.set_desired(self.ids[named], state, by, version=version, now=Ms(self.now))
 
     async def ttls(self, named: str, standby: int | None, archive: int | None) -> Workspace:
-        return await self.store.set_ttls(self.ids[named], standby=standby, archive=archive, now=Ms(self.now))
+        changes = Changes(standby_ttl_seconds=standby, archive_ttl_seconds=archive)
+        return await self.store.configure(self.ids[named], changes, now=Ms(self.now))
 
     async def hold(self, named: str, steps: int | None, stale: bool) -> Workspace:  # noqa: FBT001
         until = None if steps is None else Ms(self.now + steps * STEP_MS)

@@ -188,7 +188,7 @@ async def test_a_probe_that_was_changed_meanwhile_is_not_answered_for(tmp_path: 
     async with machine(tmp_path) as here:
         one = await here.running("one", 9001, "/alive")
         here.clock.advance(301)
-        await here.store.set_ttls(one, standby=1, now=here.now)
+        await here.store.configure(one, Changes(standby_ttl_seconds=1), now=here.now)
 
         async def fetch(reach: Reach, path: str) -> bytes:
             await here.store.configure(one, Changes(probe="/other"), now=here.now)

@@ -148,18 +148,6 @@ class Wanting(Protocol):
         """
         ...
 
-    async def set_ttls(
-        self,
-        workspace: WorkspaceId,
-        *,
-        standby: int | None = None,
-        archive: int | None = None,
-        version: int | None = None,
-        now: Ms,
-    ) -> Workspace:
-        """Change one TTL or both, in seconds; also while an operation is under way."""
-        ...
-
     async def hold(
         self,
         workspace: WorkspaceId,

@@ -225,19 +225,6 @@ class SqlStore(ABC):
         values = {**msgspec.structs.asdict(changes), "command": command, "now": now, "unless_busy": busy}
         return await self._change("configure", workspace, values, version=version, unless_busy=busy)
 
-    async def set_ttls(
-        self,
-        workspace: WorkspaceId,
-        *,
-        standby: int | None = None,
-        archive: int | None = None,
-        version: int | None = None,
-        now: Ms,
-    ) -> Workspace:
-        """See `Wanting`."""
-        changes = Changes(standby_ttl_seconds=standby, archive_ttl_seconds=archive)
-        return await self.configure(workspace, changes, version=version, now=now)
-
     async def hold(
         self,
         workspace: WorkspaceId,
