@@ -366,10 +366,20 @@ async def _demand_its_own(store: ObjectStore, source: Located, request: VolumeCa
 
 
 async def find_request(store: ObjectStore, name: str, namespace: str, *, rule: TTLRule, now: int) -> Located:
-    """Return the one request of a name in a namespace, whatever its kind; raises `LapsedError` for one that was."""
+    """Return the one request of a name in a namespace, whatever its kind; raises `LapsedError` for one that was.
+
+    Kinds that the caller may not read are left out, unless there is none in the others.
+    """
     key = ObjectKey(namespace, check_name(name, "NAME"))
     places = [Located(kind, key) for kind in REQUEST_KINDS]
-    found = [one for one in places if await read_or_none(store, one.kind, key) is not None]
+    found, refused = [], None
+    for one in places:
+        try:
+            found += [one] if await read_or_none(store, one.kind, key) is not None else []
+        except ForbiddenError as error:
+            refused = error
+    if not found and refused is not None:
+        raise refused
     if len(found) > 1:
         raise SeveralRequestsError(name=name, namespace=namespace, addresses=", ".join(map(str, found)))
     if found:
@@ -384,8 +394,12 @@ async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *
     """Return what is read; for a request that has lapsed raise `LapsedError`, which says where its data is."""
     try:
         return await reading
-    except NotFoundError:
-        for keeper in await _keepers_of(store, place):
+    except NotFoundError as absent:
+        try:
+            keepers = await _keepers_of(store, place)
+        except ForbiddenError:
+            raise absent from None
+        for keeper in keepers:
             expires = view_of(OBJECT_KEEPER, keeper, now=now, rule=rule).expiry(now)
             name = f"keeper/{keeper.metadata.name}"
             raise LapsedError(place=place, keeper=name, expires=expires or "later") from None

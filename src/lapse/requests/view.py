@@ -6,6 +6,7 @@ what is followed are not looked at. `view_of` is pure; the others read the store
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError
@@ -342,9 +343,10 @@ async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: T
     for fact in _own(place.kind, obj):
         yield fact
     related = list(_references(place, obj))
-    keeper = await keeper_of(store, place.kind, first_uid(obj.metadata))
-    if keeper is not None:
-        related.append(("keeper", Located(OBJECT_KEEPER, keeper.metadata.key)))
+    with suppress(ForbiddenError):  # it is in no namespace, and many people may read nothing outside of theirs
+        keeper = await keeper_of(store, place.kind, first_uid(obj.metadata))
+        if keeper is not None:
+            related.append(("keeper", Located(OBJECT_KEEPER, keeper.metadata.key)))
     for kind in ARTIFACT_KINDS if place.kind is OBJECT_KEEPER else ():
         owned = (one.metadata for one in (await store.list(kind)).items)
         related += [

@@ -100,8 +100,8 @@ def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: P
     ):  # nothing goes yet, however long this takes
         captured = person.run("capture nightly --directory data --wait")
         restored = person.run("restore monday --from vcr/default/nightly --to data-monday --wait")
-        assert "vcr/default/nightly is ready: the snapshot is in VolumeSnapshotContent" in captured.stderr
-        assert f"which is {tmp_path}/data-monday" in restored.stderr
+        assert "Completed: vcr/default/nightly; the snapshot is in VolumeSnapshotContent" in captured.stdout
+        assert f"which is {tmp_path}/data-monday" in restored.stdout
         assert (tmp_path / "data-monday" / "greeting.txt").read_text() == "hello\n"
         assert len(list(archives.iterdir())) == 1
 
@@ -181,7 +181,7 @@ def test_a_list_shows_request_keeper_and_artifact_and_when_each_goes(person: Per
     assert any(re.search(r"keeper +- +Tracking +24h after vcr/listed/listed", line) for line in table)
     assert any(re.search(r"snapshot +True +ReadyToUse +with its keeper", line) for line in table)
     assert (row["address"], row["ready"], row["reason"]) == ("vcr/listed/listed", True, "Completed")
-    assert row["expires_at"] > row["completed"]
+    assert row["expires_at"] > row["completed_at"]
     assert "vcr/listed/listed" in person.addresses("list vcr --all-namespaces")
     assert "vcr/listed/listed" not in person.addresses("list vcr")
 
@@ -189,30 +189,30 @@ def test_a_list_shows_request_keeper_and_artifact_and_when_each_goes(person: Per
 def test_one_request_is_shown_with_its_target_artifact_and_keeper(person: Person) -> None:
     directory = person.make("shown")
     person.run("capture shown --directory shown --wait")
-    facts = dict(line.split(maxsplit=1) for line in person.run("get vcr/default/shown").stdout.splitlines())
-    whole = person.json("get vcr/default/shown")
+    facts = dict(line.split(maxsplit=1) for line in person.run("show vcr/default/shown").stdout.splitlines())
+    whole = person.json("show vcr/default/shown")["object"]
     name = whole["status"]["artifactRef"]["name"]
 
     assert facts["ready"] == "True (Completed)"
     assert facts["target"] == f"pvc/default/shown (Bound, {directory})"
     assert facts["artifact"] == f"snapshot/{name} (ReadyToUse, with its keeper)"
     assert facts["keeper"] == f"keeper/ret-vcr-{whole['metadata']['uid']} (Tracking, 24h after vcr/default/shown)"
-    assert person.json(f"get snapshot/{name}")["spec"]["driver"] == "local.lapse.dev"
-    assert f"snapshot/{name}" in person.run(f"get {facts['keeper'].split()[0]}").stdout
+    assert person.json(f"show snapshot/{name}")["object"]["spec"]["driver"] == "local.lapse.dev"
+    assert f"snapshot/{name}" in person.run(f"show {facts['keeper'].split()[0]}").stdout
 
 
 def test_a_deleted_request_leaves_its_snapshot_for_a_while_and_can_still_be_restored(person: Person) -> None:
     person.make("early")
     person.run("capture early --directory early --wait")
-    said = person.run("delete vcr/default/early").stderr
-    person.run("get vcr/default/early", code=1)
+    said = person.run("delete early").stdout
+    person.run("show vcr/default/early", code=1)
     person.run("restore late --from vcr/default/early --wait")
-    claim = person.json("get pvc/default/late")
+    claim = person.json("show pvc/default/late")["object"]
 
-    assert re.search(r"is deleted\. keeper/ret-vcr-\S+ and what it keeps go 1d from now\.", said)
+    assert re.search(r"Deleted: vcr/default/early\. keeper/ret-vcr-\S+ and what it keeps go 1d from now\.", said)
     directory = claim["metadata"]["annotations"]["local.lapse.dev/directory"]
     assert directory.endswith("/local/volumes/default/late")
-    said = person.run("delete vrr/default/late").stderr
+    said = person.run("delete vrr/late").stdout
     assert re.search(r"keeper/ret-vrr-\S+ goes 1d from now; what was restored stays\.", said)
 
 
@@ -220,11 +220,11 @@ def test_manifests_are_captured_and_read_back_verified(person: Person) -> None:
     person.make("described")
     person.run("capture described --directory described --wait")
     person.run("capture-manifests described --target pvc/described --target vcr/described --wait")
-    name = person.json("get mcr/default/described")["status"]["checkpointName"]
+    name = person.json("show mcr/default/described")["object"]["status"]["checkpointName"]
     shown = person.run(f"manifests show {name}")
     manifests = person.json(f"manifests show {name}")
 
-    assert [(one["kind"], one["metadata"]["name"]) for one in manifests] == [
+    assert [(one["kind"], one["metadata"]["name"]) for one in manifests["items"]] == [
         ("VolumeCaptureRequest", "described"),
         ("PersistentVolumeClaim", "described"),
     ]
@@ -237,7 +237,7 @@ def test_a_detached_volume_keeps_its_data_and_can_be_restored(person: Person) ->
     person.run("capture first --directory detached --wait")
     person.run("capture detach --claim detached --mode Detach --wait")
     (volume,) = [one for one in person.json("list pv")["items"] if one["keeper"]]
-    person.run("get pvc/default/detached", code=1)
+    person.run("show pvc/default/detached", code=1)
     person.run(f"restore attached --from {volume['name']} --to attached --wait")
 
     assert (directory / "greeting.txt").exists()
@@ -254,7 +254,7 @@ def test_a_request_that_fails_says_why_and_ends_with_1(person: Person) -> None:
     assert "mcr/default/none has failed (NotFound): there is no ConfigMap default/none" in missing.stderr
     assert "vrr/default/blocked has failed (RestoreFailed): restoring " in blocked.stderr
     assert len(missing.stderr.splitlines()) == len(blocked.stderr.splitlines()) == 1
-    assert person.json("get vrr/default/blocked")["status"]["completionTimestamp"]
+    assert person.json("show vrr/default/blocked")["object"]["status"]["completionTimestamp"]
 
 
 def test_a_watch_prints_what_happens_until_it_is_interrupted(person: Person, lasting: Path) -> None:

@@ -66,15 +66,15 @@ def person(
 
 def test_a_capturer_makes_edits_shows_and_deletes_a_schedule(person: Person) -> None:
     address = f"csched/{person.namespace}/nightly"
-    _, said = person.run(*CREATE)
-    assert f"{address} is there; the next run is at" in said
+    told, said = person.run(*CREATE)
+    assert f"Created: {address}. The next run is at" in told
     assert f"warning: There is no pvc/{person.namespace}/data now." in said
     assert "schedule edit" in person.run(*CREATE, code=1)[1]
     assert person.json("edit", "nightly", "--keep-weekly", "4")["keep"] == {"daily": 7, "weekly": 4}
     shown, said = person.run("show", address)
     assert "daily 7, weekly 4" in shown
     assert said.startswith("You may not list its runs")
-    assert person.run("delete", "nightly")[1] == f"{address} is deleted. It has kept nothing."
+    assert person.run("delete", "nightly")[0] == f"Deleted: {address}. It has kept nothing.\n"
     for command in ("show", "suspend", "delete"):
         _, said = person.run(command, "nightly", code=1)
         assert said.startswith(f"lapse: There is no CaptureSchedule {person.namespace}/nightly.")
