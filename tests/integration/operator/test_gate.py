@@ -141,8 +141,8 @@ def test_a_person_freezes_with_kubectl_and_with_the_command(
 
     flag = f"--kube-config={kube.kubeconfig}"
     done = lapse("freeze", "all", "--reason", "enough", flag, state_dir=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert f"Frozen: everything in the ConfigMap {NAMESPACE}/{NAME} of {kube.url}" in done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert f"Frozen: everything in the ConfigMap {NAMESPACE}/{NAME} of {kube.url}" in done.stdout
     until(lambda: stands_still(kube, operator))
     assert left(kube) > 0
     assert lapse("resume", "all", flag, state_dir=tmp_path).returncode == 0

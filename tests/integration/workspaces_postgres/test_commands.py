@@ -80,7 +80,7 @@ def person(
 
 
 def test_a_freeze_of_any_domain_is_in_the_one_record(person: Person) -> None:
-    said = person.run("freeze", "workspaces")[1]
+    said = person.run("freeze", "workspaces")[0]
     assert said.startswith("Frozen: workspaces in postgresql://")
     assert "@" not in said
     person.run("freeze", "requests")
@@ -92,12 +92,12 @@ def test_a_freeze_of_any_domain_is_in_the_one_record(person: Person) -> None:
 def test_the_command_that_resumes_shows_no_password_and_no_stars(
     person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_environment = person.run("freeze", "workspaces")[1]
+    by_environment = person.run("freeze", "workspaces")[0]
     assert " ".join(by_environment.split()).endswith("To resume: lapse resume workspaces")
 
     monkeypatch.delenv("LAPSE_DATABASE_URL")
     flags = ("--database-url", person.url, "--state-dir", str(person.folder / "state"))
-    said = " ".join(person.run("freeze", "requests", *flags)[1].split())
+    said = " ".join(person.run("freeze", "requests", *flags)[0].split())
     wanted = f"lapse resume --state-dir {person.folder / 'state'} requests"
     assert said.endswith(f". To resume, with the same --database-url: {wanted}")
     assert person.json(*wanted.split()[1:], *flags[:2])["resumed"] == ["requests"]
