@@ -14,6 +14,7 @@ from lapse.kube.resources import Condition
 from lapse.objects.holds.passed_on import MARK_NAMES
 from lapse.objects.packing import checkpoints, chunks
 from lapse.objects.packing.chunks import MAX_CHUNK_CHARACTERS
+from lapse.objects.trash import rules
 from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
@@ -140,7 +141,8 @@ def test_the_page_lists_exactly_the_annotations_and_labels() -> None:
         value for value in vars(known).values() if isinstance(value, str) and re.fullmatch(r"[a-z.]+/[a-z-]+", value)
     ]
     holding = [*MARK_NAMES, holds.HELD_DEPENDENTS, EXTENDED_UNTIL]
-    assert sorted(told) == sorted([*ours, *holding, places.DIRECTORY])
+    back = [rules.BROUGHT_BACK, rules.MADE_FOR]
+    assert sorted(told) == sorted([*ours, *holding, *back, places.DIRECTORY])
     labels = {code(row["annotation"])[0] for row in rows if "(a label)" in row["annotation"]}
     assert labels == {known.SCHEDULE, known.RESTORE}
 
