@@ -128,7 +128,6 @@ COLUMNS: Final[Columns] = {
     "address": "address",
     "action": "action",
     "due": lambda one, now: "now" if one.due else _words(one, now),
-    "in doubt": "doubt",
     "rule": "reason",
     "held": lambda one, _: None if one.hold is None else one.hold.reason or "yes",
     "takes along": lambda one, now: ", ".join((*one.takes_along, *(_later(step, now) for step in one.then))) or None,
@@ -195,7 +194,7 @@ def _digest(plan: Plan) -> str:
 
 
 def _words(item: PlanItem, now: int) -> str:
-    return "not known" if item.doubt else f"in {short(max(0, item.due_at - now))}"
+    return f"not known: {item.doubt}" if item.doubt else f"in {short(max(0, item.due_at - now))}"
 
 
 def _later(step: PlanStep, now: int) -> str:
