@@ -617,7 +617,7 @@ def test_a_plan_tells_what_a_record_takes_along_and_what_does_not_come_back(
     (item,) = json.loads(person.capsys.readouterr().out)["items"]
     assert (item["takes_along"], item["not_undoable"]) == ([f"ConfigMap/{NAMESPACE}/notes"], None)
     assert main(["plan", "--domain", "history"]) == 0
-    assert "1 more go along." in person.capsys.readouterr().err
+    assert "1 more goes along." in person.capsys.readouterr().err
     monkeypatch.setenv("LAPSE_TRASH_TTL", "never")
     assert main(["plan", "--domain", "history", "-o", "json"]) == 0
     (item,) = json.loads(person.capsys.readouterr().out)["items"]

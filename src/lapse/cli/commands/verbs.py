@@ -102,7 +102,8 @@ def _tell_plan(found: Plan, out: Path | None) -> None:
     doubted = sum(one.doubt is not None and one.hold is None for one in found.items)
     later = len(found.items) - due - held - doubted
     doubt = f", {doubted} in doubt" if doubted else ""
-    along = f" {found.following} more go along." if found.following else ""
+    goes = "goes" if found.following == 1 else "go"
+    along = f" {found.following} more {goes} along." if found.following else ""
     message(f"{len(found.items)} lapse by {found.until}: {due} now, {later} later, {held} held{doubt}.{along}")
     for one in found.counts:
         first = "" if one.first is None else f", the first at {one.first}"
