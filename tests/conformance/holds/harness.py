@@ -33,7 +33,7 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
-from lapse.settings import LoadedSettings, Settings
+from lapse.settings import load_settings
 from tests.integration.requests.world import Wire, World, keeper_key
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Harness:
     async def by_person(self) -> Target:
         request = await self.world.completed(VOLUME_CAPTURE_REQUEST)
         place = Located(VOLUME_CAPTURE_REQUEST, request.metadata.key)
-        loaded = LoadedSettings(Settings(state_dir=self.world.folder), {}, None)
+        loaded = load_settings({"state_dir": str(self.world.folder)})
         context = Context(loaded, AsyncExitStack(), machine=self.world.clock)
         context.embedded = self.store
 

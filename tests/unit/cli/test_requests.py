@@ -36,7 +36,7 @@ from lapse.requests.submission import (
     derived_names,
 )
 from lapse.requests.view import read_or_none, read_views
-from lapse.settings import LoadedSettings, Settings
+from lapse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ NIGHTLY = Located(VOLUME_CAPTURE_REQUEST, ObjectKey("default", "nightly"))
 @pytest.fixture
 async def context(tmp_path: Path) -> AsyncIterator[Context]:
     async with AsyncExitStack() as stack:
-        yield Context(LoadedSettings(Settings(state_dir=tmp_path / "state"), {}, None), stack)
+        yield Context(load_settings({"state_dir": str(tmp_path / "state")}), stack)
 
 
 @pytest.fixture

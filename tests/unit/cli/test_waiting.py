@@ -20,7 +20,7 @@ from lapse.cli.waiting import (
 )
 from lapse.cli.workspaces import StoreWorkspaces, WorkspacePlace
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.settings import LoadedSettings, Settings
+from lapse.settings import load_settings
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import (
     DesiredBy,
@@ -48,7 +48,7 @@ OP = OpId("op")
 @pytest.fixture
 async def context(tmp_path: Path) -> AsyncIterator[Context]:
     async with AsyncExitStack() as stack:
-        yield Context(LoadedSettings(Settings(state_dir=tmp_path), {}, None), stack, machine=VirtualClock())
+        yield Context(load_settings({"state_dir": str(tmp_path)}), stack, machine=VirtualClock())
 
 
 async def make(context: Context) -> Workspace:
