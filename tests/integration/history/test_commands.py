@@ -54,7 +54,7 @@ def test_records_are_written_listed_and_pruned_and_the_dry_run_names_what_the_re
     assert told(tmp_path, *line)["items"] == []
     acts = [row for row in rows(state) if row.outcome == "ended"]
     assert {row.address for row in acts} == {one["address"] for one in real["items"]}
-    assert all(row.actor.startswith("cli") for row in acts)
+    assert all(row.actor.startswith("user ") for row in acts)
 
 
 def test_two_processes_that_record_the_same_run_make_one_record_of_it(tmp_path: Path) -> None:
