@@ -161,7 +161,7 @@ class Context:
         asked, self.loaded = self.loaded, decided_by(note, self.loaded, place=self.name)
         for key in DECIDING:
             given, decides = (show_value(getattr(one.settings, key)) for one in (asked, self.loaded))
-            if asked.origins[key].layer != "default" and given != decides:
+            if given != decides and asked.origins[key].layer != "default":
                 told = f"{key} {given} does not decide in {self.name}: the process that runs there has {decides}"
                 message(f"warning: {asked.origins[key]}: {told}", style="yellow")
 
