@@ -12,6 +12,7 @@ import yaml
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
+from lapse.history.policy.policies import FROM, SETTINGS
 from tests.past import left, policy, record, rows, store_policy
 
 if TYPE_CHECKING:
@@ -212,6 +213,18 @@ def test_a_stored_policy_is_run_by_its_name(person: Person) -> None:
     assert [one["outcome"] for one in person.json("run", "records", "--dry-run")["items"]] == ["would_end"]
     assert [one["outcome"] for one in person.json("run", "records")["items"]] == ["ended"]
     assert left(person.state) == set()
+
+
+def test_a_stored_policy_that_nobody_chose_is_not_run_for_the_first_time_without_a_yes(person: Person) -> None:
+    name = record(person.state, ago="40d")
+    published = policy("history", maxAge="30d", dryRun=False)
+    published["metadata"]["labels"] = {FROM: SETTINGS}
+    store_policy(person.state, published)
+
+    out, told = person.run("run", "history", code=1)
+    assert name in out
+    assert "run lapse history prune with --yes" in told
+    assert left(person.state) == {name}
 
 
 def test_status_was_list_and_with_a_policy_show(person: Person) -> None:
