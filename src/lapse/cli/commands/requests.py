@@ -591,14 +591,14 @@ def delete(
 
     async def work(context: Context) -> tuple[Located, str]:
         place = await _find(context, address, namespace)
-        return place, await deleteanywhere(context, place)
+        return place, await delete_anywhere(context, place)
 
     place, said = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
     print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}".rstrip())
     return ExitCode.DONE
 
 
-async def deleteanywhere(context: Context, place: Located) -> str:
+async def delete_anywhere(context: Context, place: Located) -> str:
     """Delete an object, and say what happens then to what it has made, as far as that is known."""
     from lapse.cli.remote_objects import RemoteContext
     from lapse.engine.verbs.contract import DeleteRequest

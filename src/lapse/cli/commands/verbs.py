@@ -359,7 +359,7 @@ def undo(
         for one in done.items:
             says = f": {one.says.rstrip('.')}" if one.says else ""
             end = f" It lapses at {one.deadline}." if one.deadline is not None and one.hold is None else ""
-            message(f"Brought back: {one.address}{says}.{end}")
+            print_result(output, one, f"Brought back: {one.address}{says}.{end}")
         for address, problem in done.problems.items():
             message(f"Not brought back: {address}: {problem}", style="red")
     if not done.problems:
