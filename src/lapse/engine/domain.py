@@ -348,8 +348,13 @@ class ManagedDomain(DomainRules[S], Protocol[S]):
 class CountedDomain(Protocol):
     """A managed domain whose names are secrets: a plan tells how many of its things lapse, and not which."""
 
-    async def counts(self, until: UnixNs) -> list[PlanCount]:
-        """Return how many are due by ``until``, by what they are counted by; nothing where that cannot be told."""
+    @property
+    def name(self) -> str:
+        """See `DomainRules`."""
+        ...
+
+    async def counts(self, until: UnixNs) -> list[PlanCount] | None:
+        """Return how many are due by ``until``, by what they are counted by; None where that cannot be told."""
         ...
 
 

@@ -61,6 +61,7 @@ class DomainVerb(StrEnum):
 
     FREEZE = "freeze"
     PLAN = "plan"
+    APPLY = "apply"
     WHY = "why"
     HOLD = "hold"
     EXTEND = "extend"
@@ -280,6 +281,12 @@ class Registry:
         if not owner.supports(verb):
             raise UnsupportedVerbError(problem=f"{address}: {owner.unsupported[verb]}")
         return owner
+
+    def demand_applicable(self, names: Sequence[str]) -> None:
+        """Raise `UnsupportedVerbError` where plans end nothing of any of these domains."""
+        reasons = [self.get(name).unsupported.get(DomainVerb.APPLY) for name in names]
+        if reasons and None not in reasons:
+            raise UnsupportedVerbError(problem=reasons[0])
 
     def demand_freezable(self, name: str, known: Sequence[str]) -> None:
         """Raise `UnsupportedVerbError` or `NoSuchDomainError` unless a domain is one of ``known``."""

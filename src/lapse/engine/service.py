@@ -121,6 +121,12 @@ class NoSuchPlanError(LapseError):
     status = 404
 
 
+class NotUndoableError(LapseError):
+    """{address} is not in the trash: {because}."""
+
+    status = 404
+
+
 class NoTrashError(UsageError):
     """{place} keeps nothing of what lapses: trash_ttl is never."""
 
@@ -373,6 +379,7 @@ class LocalService:
         wanted = Freeze(now, asked.reason or await self._reason_before(asked.domain), self._caller.name)
         row = freeze_row(asked.domain, wanted, reason=FreezeReason.BY_PERSON, now=now)
         await place.freezes.freeze(asked.domain, wanted, row)
+        place.gate.forget()
         return FrozenView(domain=asked.domain, frozen=freeze_view(wanted), place=place.frozen_in or place.name)
 
     async def resume(self, asked: ResumeRequest) -> FrozenView:
@@ -385,6 +392,7 @@ class LocalService:
         place.registry.demand_freezable(domain, place.freezable)
         row, mark = resume_row(domain, by=self._caller.name, now=now), machine_mark(place.clock)
         resumed = await place.freezes.resume(domain, row, mark=mark)
+        place.gate.forget()
         still = (await place.freezes.load(now)).frozen.get(ALL)
         where = place.frozen_in or place.name
         return FrozenView(domain=domain, frozen=freeze_view(still), resumed=resumed, place=where)
@@ -414,12 +422,12 @@ class LocalService:
     async def empty_trash(self, asked: EmptyTrashRequest) -> EmptiedTrash:
         """See `Verbs`. What is held stays."""
         self._demand_domain(asked.domain)
-        address = None if asked.address is None else str(self._place.registry.parse(asked.address))
+        address = None if asked.address is None else self._demand_undoable(asked.address)
         trash = await self._trash()
         done = await trash.empty(by=self._caller.name, address=address, uid=asked.uid, domain=asked.domain)
         named = address or asked.uid
         if named is not None and not done:
-            raise NotInTrashError(address=named)
+            raise NotInTrashError(address=named) if address is None else await self._not_in_trash(address)
         removed = [entry for entry, result in done if result.problem is None]
         problems: dict[str, str] = {}
         for entry, result in done:
@@ -446,6 +454,12 @@ class LocalService:
                 problems[address] = str(error)
         return UndoneView(items=items, problems=problems)
 
+    def _demand_undoable(self, text: str) -> str:
+        """Return an address as it is written; raises `UnsupportedVerbError` where nothing of its domain comes back."""
+        address = self._place.registry.parse(text)
+        self._place.registry.demand(DomainVerb.UNDO, address)
+        return str(address)
+
     async def _not_in_trash(self, address: str) -> LapseError:
         """Return what tells that something does not come back, and why not where its domain knows."""
         parsed = self._place.registry.parse(address)
@@ -453,6 +467,12 @@ class LocalService:
         domain = None if owner is None else await self._place.domain(owner.name)
         if domain is not None and domain.not_undoable is not None:
             return UnsupportedVerbError(problem=f"{address} does not come back: {domain.not_undoable}")
+        there = None if domain is None else await domain.find(parsed)
+        if domain is not None and there is not None:  # what was done to it may be less than an end
+            now = self._place.now
+            because = domain.explain(there, decided(domain, there, now), now).not_undoable
+            if because is not None:
+                return NotUndoableError(address=address, because=because)
         return NotInTrashError(address=address)
 
     async def _undoable(self, asked: UndoRequest) -> list[tuple[str, str | None]]:
@@ -460,9 +480,7 @@ class LocalService:
         if (asked.address is None) == (asked.plan is None):
             raise OneToUndoError
         if asked.address is not None:
-            address = self._place.registry.parse(asked.address)
-            self._place.registry.demand(DomainVerb.UNDO, address)
-            return [(str(address), asked.uid)]
+            return [(self._demand_undoable(asked.address), asked.uid)]
         rows = await self._place.journal.entries(outcome=Outcome.ENDED, plan=asked.plan, limit=_MOST_UNDONE)
         if not rows:
             raise NoSuchPlanError(plan=asked.plan)

@@ -140,17 +140,28 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
             return None
 
     async def upcoming(self, until: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[JudgedObject]], None]:
-        """See `ManagedDomain`."""
+        """See `ManagedDomain`: also what is too many now, which a pass at that moment may only find too old."""
         for group in await self._retention.in_force():
-            first = group.policies[0]
-            if domain_of(first) != self.name or not group.acting:
+            if domain_of(group.policies[0]) != self.name or not group.acting:
                 continue
-            kind = await self._retention.reader.resolve(first.api_version, first.kind)
-            policies = PolicySet(group.policies, until, acting=group.acting, with_held=True)
-            listing = self._retention.listing(group.policies, kind)
-            found = PassDomain(listing, policies, proceed=lambda: True, on_item=lambda _item: None)
-            async for page in found.due(until, size=size):
-                yield [_as_judged(one, policies) for one in page]
+            seen: set[str] = set()
+            if any(one.limits.max_count is not None and one.limits.max_age is not None for one in group.policies):
+                async for page in self._due(group, self.now, size=size):
+                    seen |= {one.uid for one in page}
+                    yield page
+            async for page in self._due(group, until, size=size):
+                yield [one for one in page if one.uid not in seen]
+
+    async def _due(
+        self, group: PoliciesOfKind, moment: UnixNs, *, size: int
+    ) -> AsyncGenerator[Sequence[Candidate[JudgedObject]], None]:
+        """Yield what a pass at a moment would find."""
+        kind = await self._retention.reader.resolve(group.policies[0].api_version, group.policies[0].kind)
+        policies = PolicySet(group.policies, moment, acting=group.acting, with_held=True)
+        listing = self._retention.listing(group.policies, kind)
+        found = PassDomain(listing, policies, proceed=lambda: True, on_item=lambda _item: None)
+        async for page in found.due(moment, size=size):
+            yield [_as_judged(one, policies) for one in page]
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 

@@ -84,17 +84,21 @@ class ManagedKeys(SimpleDomain[UnixNs]):
         """See `ManagedDomain`: none, because names are secrets; see `counts`."""
         return _no_pages()
 
-    async def counts(self, until: UnixNs) -> list[PlanCount]:
-        """See `CountedDomain`: live keys by application; nothing where the store cannot tell.
+    async def counts(self, until: UnixNs) -> list[PlanCount] | None:
+        """See `CountedDomain`: live keys by application; None where the store cannot tell.
 
         In a thread: a million of them take longer than a loop should stand still.
         """
-        told = await asyncio.to_thread(self._keys.backend.expiring, until) or ()
-        return [
-            PlanCount(self.name, str(one.app_id), one.number, Moment(one.first_ns))
-            for one in told
-            if one.prefix is Prefix.APPLICATION_TTL  # locks, elections and tickets are no keys of anybody's
-        ]
+        told = await asyncio.to_thread(self._keys.backend.expiring, until)
+        return (
+            None
+            if told is None
+            else [
+                PlanCount(self.name, str(one.app_id), one.number, Moment(one.first_ns))
+                for one in told
+                if one.prefix is Prefix.APPLICATION_TTL  # locks, elections and tickets are no keys of anybody's
+            ]
+        )
 
     def _app(self, address: Address) -> AsyncAppKeys:
         assert address.scope is not None  # noqa: S101 - an address of this kind has one, see the registration

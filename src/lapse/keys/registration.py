@@ -42,6 +42,7 @@ KEYS: Final = Registration(
     unsupported={
         DomainVerb.FREEZE: "Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything "
         "removes it",
+        DomainVerb.APPLY: "Keys are ended by no plan: a key is gone at the instant of its expiry, by itself",
         DomainVerb.HOLD: "Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with "
         "lapse extend",
         DomainVerb.DELETE: "Keys are deleted with lapse keys delete: other deletions are journalled by name, and names "

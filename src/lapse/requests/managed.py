@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, with_extension
+from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Candidate, Consequence
 from lapse.engine.executor import HoldUnknownError
@@ -73,6 +74,12 @@ _WORDS: Final = {
     ScheduledRunReason.SUSPENDED.value: "its schedule is suspended, gone or cannot be read",
     ScheduledRunReason.GOES_ON.value: "its request is not finished",
 }
+
+
+class InTrashError(LapseError):
+    """{address} is in the trash already. To bring it back: lapse undo {address}; to remove it: lapse trash empty."""
+
+    status = 409
 
 
 class ArtifactReason(Reason):
@@ -358,6 +365,8 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
 
     async def deletion_target(self, candidate: Candidate[SeenKeeper]) -> Target:
         """See `ManagedDomain`: a keeper not before its request is gone, an artifact whenever a person says so."""
+        if candidate.state.is_in_trash:
+            raise InTrashError(address=candidate.address)
         place = Located(candidate.handle.kind, candidate.handle.key)
         if place.kind is OBJECT_KEEPER:
             keeper = await self.store.get(OBJECT_KEEPER, place.key)

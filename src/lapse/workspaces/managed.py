@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _PUT_OFF_MS: Final = int(HELD_SECONDS * 1000)
 """For so long a sweep does not look at what is held and due."""
+_NOT_DELETED: Final = "nothing of it is deleted; it comes back when it is opened, or with lapse workspaces start"
 _ELSEWHERE: Final = ActivityUnknown(ActivityDoubt.ELSEWHERE)
 
 
@@ -182,6 +183,7 @@ class ManagedWorkspaces:
             facts={"probe": probe} if probe else None,
             saved_by=_savers(row.name, decision),
             next_check=row.check_after * _MS,
+            not_undoable=_NOT_DELETED,
         )
 
     async def takes_along(self, candidate: Candidate[SeenWorkspace]) -> Sequence[str]:

@@ -158,6 +158,17 @@ async def test_a_frozen_domain_waits_for_a_person_and_not_for_the_end_of_the_win
     assert [row[1] for row in await world.rows()] == ["frozen", "resumed", "frozen"]
 
 
+async def test_who_was_told_to_forget_sees_a_freeze_and_its_end_at_once(world: World) -> None:
+    gate = world.process()
+    assert (await world.act(gate)).refusal is None
+    await world.process().freeze("things", "look", reason=FreezeReason.BY_PERSON)
+    gate.forget()
+    assert (await world.act(gate)).refusal is FreezeReason.FROZEN
+    await world.resume("things")
+    gate.forget()
+    assert (await world.act(gate)).refusal is None
+
+
 @pytest.mark.parametrize("most", [20, 100, 1_000])
 @pytest.mark.parametrize("batch", [1, 3, 7])
 async def test_processes_that_end_things_at_the_same_moment_never_exceed_a_budget(

@@ -86,6 +86,15 @@ def test_an_installed_domain_is_found_by_its_entry_point(tmp_path: Path) -> None
     assert found.demand(DomainVerb.HOLD, Address("mine", None, "a")).name == "mine"
 
 
+def test_a_plan_of_nothing_that_plans_end_is_refused_and_one_with_anything_else_is_not() -> None:
+    never = registration("never", unsupported={DomainVerb.APPLY: "Never by a plan"})
+    found = Registry([OWN, never], installed=list)
+    found.demand_applicable(["own", "never"])
+    found.demand_applicable([])
+    with pytest.raises(UnsupportedVerbError, match=r"^Never by a plan\.$"):
+        found.demand_applicable(["never"])
+
+
 def test_a_verb_that_makes_no_sense_is_refused_with_the_address_and_the_reason() -> None:
     with pytest.raises(UnsupportedVerbError, match=r"^own/a: Own things are never held\.$"):
         registry().demand(DomainVerb.HOLD, Address("own", None, "a"))

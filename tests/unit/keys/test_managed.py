@@ -18,7 +18,7 @@ from lapse.domains import REGISTRY
 from lapse.engine.domain import decided
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.plans.plan import PlanCount
-from lapse.engine.plans.planner import NoSuchPolicyError
+from lapse.engine.plans.planner import NoSuchPolicyError, NotCountedError
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budgets
@@ -27,6 +27,7 @@ from lapse.engine.safety.holds import Hold
 from lapse.engine.safety.sqlite import SQLiteGateStore
 from lapse.engine.service import ExtensionError, LocalService, NothingThereError
 from lapse.engine.verbs.contract import (
+    ApplyRequest,
     DeleteRequest,
     ExtendRequest,
     FreezeRequest,
@@ -313,6 +314,24 @@ async def test_a_plan_counts_live_keys_by_application_and_names_none(world: Worl
     assert (await world.verbs.plan(PlanRequest(within="1h", domains=["keys"]))).counts == plan.counts
     with pytest.raises(NoSuchPolicyError, match=r"There is no policy 'nightly'\. Known: none\."):
         await world.verbs.plan(PlanRequest(within="1h", policy="nightly"))
+
+
+async def test_a_plan_of_keys_alone_cannot_be_carried_out(world: World) -> None:
+    plan = await world.verbs.plan(PlanRequest(domains=["keys"]))
+
+    with pytest.raises(UnsupportedVerbError, match="Keys are ended by no plan"):
+        await world.verbs.apply(ApplyRequest(plan=plan))
+
+
+async def test_a_store_that_cannot_count_is_left_out_of_a_plan_unless_it_is_what_is_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.keys.backend, "expiring", lambda _until: None)
+
+    plan = await world.verbs.plan(PlanRequest())
+    assert (plan.counts, plan.problems) == ([], {})
+    with pytest.raises(NotCountedError, match="how many keys lapse"):
+        await world.verbs.plan(PlanRequest(domains=["keys"]))
 
 
 async def test_the_longest_plan_counts_all(world: World) -> None:

@@ -146,3 +146,7 @@ class PlanOnlyGate:
     def pause(self, domain: str) -> float | None:
         """See `Gate`."""
         return self._gate.pause(domain)
+
+    def forget(self) -> None:
+        """See `Gate`."""
+        self._gate.forget()

@@ -69,6 +69,10 @@ class NotInPlanError(UsageError):
     """{address} is not in the plan {plan}, so nothing was done. Expected addresses of items of the plan."""
 
 
+class NotCountedError(UsageError):
+    """Nobody can tell here how many {domain} lapse: their store counts them not, and their names are secrets."""
+
+
 class EndlessPlanError(UsageError):
     """A plan cannot reach for ever. Expected a duration such as 24h or 7d."""
 
@@ -95,7 +99,9 @@ class Planner:
                 domain = await place.domain(name)
                 items += await self._expected(domain, now, until)
                 if isinstance(domain, CountedDomain) and asked.policy is None:  # what is counted has no policy
-                    counts += await domain.counts(until)
+                    counts += await _counted(domain, until, is_asked=name in asked.domains)
+            except NotCountedError:
+                raise
             except LapseError as error:
                 problems[name] = str(error)
         if asked.policy is not None:
@@ -153,7 +159,8 @@ class Planner:
         self, domain: ManagedDomain[Any], page: Sequence[Candidate[Any]], *, now: UnixNs, until: UnixNs
     ) -> list[PlanItem]:
         """Return the items of those candidates that are due by ``until``."""
-        due = [(one, said) for one in page if isinstance((said := decided(domain, one, until)).verdict, Due)]
+        foreseen = ((one, _foreseen(domain, one, now=now, until=until)) for one in page)
+        due = [(one, said) for one, said in foreseen if isinstance(said.verdict, Due)]
         holds = await holds_of(domain, [action_of(domain, one, said) for one, said in due], now)
         return [
             await _item(domain, one, said, hold=hold, now=now, until=until)
@@ -194,7 +201,7 @@ class Planner:
 
     async def _look_ahead(self, domain: ManagedDomain[Any], now: UnixNs) -> Ahead:
         if isinstance(domain, CountedDomain):
-            told = [one.first for one in await domain.counts(UnixNs(now + _AHEAD_NS)) if one.first is not None]
+            told = [one.first for one in await _counted(domain, UnixNs(now + _AHEAD_NS)) if one.first is not None]
             return Ahead(UnixNs(min(told)) if told else None, None, None, None)
         nearest, due, held, seen = _NOTHING_AHEAD, 0, 0, 0
         pages = domain.upcoming(UnixNs(now + _AHEAD_NS), size=_PAGE)
@@ -233,13 +240,14 @@ class Planner:
         return AppliedPlan(plan=plan.id, items=done, ended=ended, left=sum(one.outcome not in _OVER for one in done))
 
     def demand_usable(self, plan: Plan) -> None:
-        """Raise a `UsageError` unless the plan is of this place, as it was made, and not expired."""
+        """Raise a `UsageError` unless the plan is of this place, as it was made, not expired, and of things to end."""
         place = self._place
         if plan.place != place.id:
             raise OtherPlaceError(plan=plan.id, ours=place.name)
         demand_genuine(plan, place.secret)
         if place.now > plan.expires:
             raise PlanExpiredError(plan=plan.id, expires=plan.expires)
+        place.registry.demand_applicable(plan.domains)
 
     async def _apply_page(self, plan: Plan, name: str, items: Sequence[PlanItem]) -> list[AppliedItem]:
         try:
@@ -373,6 +381,20 @@ def _sorted_out(
             if isinstance(then.verdict, Due):
                 ahead.append((deadline, action_of(domain, one, then)))
     return over, ahead
+
+
+async def _counted(domain: CountedDomain, until: UnixNs, *, is_asked: bool = False) -> list[PlanCount]:
+    """Return what a domain tells of its things; nothing where it cannot, unless just that ``is_asked``."""
+    found = await domain.counts(until)
+    if found is None and is_asked:
+        raise NotCountedError(domain=domain.name)
+    return found or []
+
+
+def _foreseen(domain: ManagedDomain[Any], candidate: Candidate[Any], *, now: UnixNs, until: UnixNs) -> Decision:
+    """Return what is decided about it now, where it is due by any rule, and otherwise what is decided by ``until``."""
+    present = decided(domain, candidate, now)
+    return present if isinstance(present.verdict, Due) else decided(domain, candidate, until)
 
 
 async def _item(

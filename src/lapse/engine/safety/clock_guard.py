@@ -261,6 +261,10 @@ class GuardedGate:
             return _RETRY_SECONDS
         return self.policies.pause(domain) if pause is None else pause
 
+    def forget(self) -> None:
+        """See `Gate`."""
+        self._gate.forget()
+
     async def look(self) -> None:
         """Read what is frozen and which policies wait, for the metrics, and look at the clock."""
         await self._gate.look()

@@ -125,6 +125,10 @@ class Gate(Protocol):
         """Return after how many seconds to ask again, if the last answer was no."""
         ...
 
+    def forget(self) -> None:
+        """Read anew what is frozen before the next answer: somebody has just changed it."""
+        ...
+
 
 class OpenGate:
     """A gate that allows everything."""
@@ -148,6 +152,9 @@ class OpenGate:
     def pause(self, domain: str) -> float | None:
         """See `Gate`."""
         return None
+
+    def forget(self) -> None:
+        """See `Gate`."""
 
 
 class SafetyGate:
@@ -264,6 +271,10 @@ class SafetyGate:
             return None
         wait_ns = max(self._retry_ns, self._good_until_ns) - self._clock.monotonic_ns()
         return max(1.0, wait_ns / _NS)
+
+    def forget(self) -> None:
+        """See `Gate`."""
+        self._good_until_ns = 0
 
     async def freeze(self, domain: str, why: str, *, reason: FreezeReason) -> None:
         """Let nothing of ``domain`` be ended until somebody resumes it; raises what the store raises."""
