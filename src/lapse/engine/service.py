@@ -121,10 +121,8 @@ class NoSuchPlanError(LapseError):
     status = 404
 
 
-class NotUndoableError(LapseError):
+class NotUndoableError(NotInTrashError):
     """{address} is not in the trash: {because}."""
-
-    status = 404
 
 
 class NoTrashError(UsageError):

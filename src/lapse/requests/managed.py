@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, with_extension
-from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Candidate, Consequence
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.explanation import Grounds, RuleVerdict, single_rule, words
 from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
+from lapse.engine.service import NothingThereError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.managed import ManagedObjects, in_pages
@@ -76,10 +76,8 @@ _WORDS: Final = {
 }
 
 
-class InTrashError(LapseError):
+class InTrashError(NothingThereError):
     """{address} is in the trash already. To bring it back: lapse undo {address}; to remove it: lapse trash empty."""
-
-    status = 409
 
 
 class ArtifactReason(Reason):
