@@ -125,7 +125,7 @@ def _record(number: int, experiments: int) -> ChaosExperimentHistory:
     return record(spec, namespace=DEFAULT_NAMESPACE)
 
 
-def fill(store: EmbeddedStore, count: int, experiments: int) -> None:
+def fill(store: EmbeddedStore, count: int, experiments: int, *, seconds: int = 10 * 86_400) -> None:
     """Store records of the last days, straight into the tables, a thousand in a transaction."""
     tables = Tables(ChangeRetention(changes=100_000, bytes=1 << 40))
     kind, now = CHAOS_EXPERIMENT_HISTORY, SystemClock().wall_ns()
@@ -134,7 +134,7 @@ def fill(store: EmbeddedStore, count: int, experiments: int) -> None:
         for number in numbers:
             body = kind.body(_record(number, experiments))
             uid, version = uuid(), next_version(cursor)
-            age = (count - number) * (10 * 86_400) // count
+            age = (count - number) * seconds // count
             body["metadata"] |= {
                 "uid": uid,
                 "resourceVersion": str(version),

@@ -1,7 +1,7 @@
 """The cost of a plan: with how much is due it grows, and not with how much there is.
 
-``python -m bench.plan [--quick]`` prints its progress, then one line of JSON, and says by its exit status whether the
-limits were kept.
+``python -m bench.plan [--quick] [--all]`` prints its progress, then one line of JSON, and says by its exit status
+whether the limits were kept. ``--all`` measures a whole plan instead, on a running server: see `bench.plan_server`.
 
 - *keys*: how many live keys of an application expire within the next hour, counted as a plan counts them, in a process
   of its own. A hundredth is due, and the rest is spread over four days. In memory it matters where the clock stands:
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import lapse
+from bench import plan_server
 from bench.contest import Contender, contenders, require_linux, resident_bytes, step
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.keys.managed import ManagedKeys
@@ -144,6 +145,8 @@ def run_keys(sizes: Sizes, folder: Path) -> list[Counted]:
 def main(arguments: list[str]) -> int:
     """Run; return 1 where a limit was not kept."""
     require_linux()
+    if "--all" in arguments:
+        return plan_server.main(is_quick="--quick" in arguments, seconds=SECONDS, megabytes=MEGABYTES)
     with tempfile.TemporaryDirectory(prefix="lapse-bench-") as folder:
         keys = run_keys(QUICK if "--quick" in arguments else Sizes(), Path(folder))
     sys.stdout.write(json.dumps({"keys": [asdict(one) for one in keys]}) + "\n")
