@@ -1,9 +1,9 @@
 """The cost of a whole plan on a running ``lapse up``: keys, requests, records and workspaces, within the next hour.
 
 ``python -m bench.plan --all [--quick]``. Two sizes, of which the second has ten times as much of everything and as much
-that lapses within the hour: a hundredth of it. Stores are filled past the product, the server then reads them as it
-reads any; what is measured is a call of ``GET /api/v1/plan`` from outside, and the peak of the server's memory beyond
-what it had before the call.
+that lapses within the hour: a hundredth of it. Stores are filled past the product; the server then reads them as it
+reads any. Workspaces are of another machine, because this one would look for their data. What is measured is a call of
+``GET /api/v1/plan`` from outside, and the peak of the server's memory beyond what it had before the call.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ _SHARE: Final = 100
 _WORKSPACES: Final = """
 WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
 INSERT INTO workspaces (
-    id, name, owner, command, port, desired_state, desired_by, version, observed_status, observed_at, status_changed_at,
-    operation, op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+    id, name, owner, command, port, node_id, desired_state, desired_by, version, observed_status, observed_at,
+    status_changed_at, operation, op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after,
+    created_at
 )
 SELECT
     printf('00000000-0000-4000-8000-%012x', number), 'w' || number, 'ann', '["true"]', 20000 + number % 40000,
-    'STANDBY', 'ttl', 1, 'STANDBY', :now, CASE WHEN number <= :due THEN :now - :early ELSE :now END, 'NONE', 0, 60, :ttl,
+    'elsewhere', 'STANDBY', 'ttl', 1, 'STANDBY', :now,
+    CASE WHEN number <= :due THEN :now - :early ELSE :now END, 'NONE', 0, 60, :ttl,
     CASE WHEN number <= :due THEN :now - :early ELSE :now END,
     CASE WHEN number <= :due THEN :now - :early + :ttl * 1000 ELSE :now + :ttl * 1000 END,
     :now - :early
@@ -176,5 +178,6 @@ def main(*, is_quick: bool, seconds: float, megabytes: float) -> int:
     for size in QUICK if is_quick else SIZES:
         with tempfile.TemporaryDirectory(prefix="lapse-bench-") as folder:
             found.append(measure(size, Path(folder)))
+        sys.stderr.write(f"  {found[-1]}\n")
     sys.stdout.write(json.dumps({"plan": [asdict(one) for one in found]}) + "\n")
     return 0 if all(one.seconds < seconds and one.peak_megabytes < megabytes for one in found) else 1
