@@ -2,7 +2,7 @@
 
 Guarantees: with ``-o json`` or ``-o yaml`` stdout holds exactly one document, and a list is always ``items`` and
 ``next``; what a command did is told on stdout too, so that it can be kept; a table on a pipe or in a file is plain text
-that never shortens a cell; on a terminal long cells are folded, not cut. Characters that could steer a terminal are
+that never shortens a cell; on a terminal nothing is cut either. Characters that could steer a terminal are
 shown as escapes in tables and messages, and in everything else on a terminal; a bare value on a pipe or in a file is as
 it is, every byte of it. A log that is replaced while it is followed is printed to its end, then the new one from its
 start. Not guaranteed: that the layout of a table, or the sentence that tells what was done, stays the same; programs
@@ -173,13 +173,14 @@ def print_page(
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, styles: Mapping[Any, str] | None = None
 ) -> None:
-    """Print rows under headings: framed and folded on a terminal, plain and complete elsewhere.
+    """Print rows under headings: framed on a terminal, plain and complete elsewhere.
 
-    ``styles`` gives cells with certain texts a style on a terminal.
+    On a terminal that is too narrow, two columns are folded; more are plain lines, so that an address stays in one
+    piece and can be copied. ``styles`` gives cells with certain texts a style on a terminal.
     """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     console = stdout()
-    if console.is_terminal:
+    if console.is_terminal and (len(columns) <= _FOLDED or _width([columns, *cells]) <= console.width):
         console.print(_framed(columns, cells, styles or {}))
     else:
         print_text("\n".join(_aligned([[column.upper() for column in columns], *cells])))
@@ -192,6 +193,15 @@ def print_views(
     from lapse.engine.view import row
 
     print_table(list(columns), [row(one, columns, now) for one in views], styles=styles)
+
+
+_FOLDED: Final = 2
+"""Columns of a table that reads well when its cells are folded: a fact and what is told of it."""
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    """Return how wide a framed table is: each cell has a border and two spaces."""
+    return sum(max(map(cell_len, column)) + 3 for column in zip(*rows, strict=True)) + 1
 
 
 def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[Any, str]) -> Table:

@@ -57,6 +57,16 @@ def test_a_table_on_a_terminal_folds_long_cells_and_cuts_nothing(capsys: pytest.
 
 
 @pytest.mark.usefixtures("terminal")
+def test_a_wide_table_on_a_narrow_terminal_keeps_each_cell_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "history/chaos-system/kill-pods-20260131020000-fe649fcd72"
+    print_table(("address", "due", "rule"), [(address, "now", "ttl_expired")])
+    assert capsys.readouterr().out.splitlines()[1] == f"{address}  now  ttl_expired"
+
+    print_table(("address", "due", "rule"), [("workspace/lab", "now", "ttl_expired")])
+    assert "│ workspace/lab │ now │ ttl_expired │" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_cell_may_have_a_style_on_a_terminal_unless_colours_are_off(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
