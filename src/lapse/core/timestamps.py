@@ -33,7 +33,7 @@ _LAST_SECOND: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(s
 
 
 class MomentError(UsageError, ValueError):
-    """{given!r} is not a time: expected a duration from now, such as 7d, or a point in time as 2030-01-31T12:00:00Z.
+    """{given!r} is not a time: expected a duration, such as 7d, or a point in time as 2030-01-31T12:00:00Z.
 
     The time must be after 1970 and before 2262; never means no end.
     """

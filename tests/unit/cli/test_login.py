@@ -292,3 +292,16 @@ def test_a_server_that_cannot_be_asked_is_refused(
 def test_the_file_has_a_form_that_people_can_read(folder: Path) -> None:
     kept(folder).keep(LapseServer.parse(THERE), TOKEN)
     assert json.loads((folder / "credentials.json").read_text()) == {"form": 1, "servers": {THERE: {"token": TOKEN}}}
+
+
+def test_no_token_is_made_in_a_folder_when_a_server_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAPSE_SERVER", "http://127.0.0.1:8750")
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+
+    for line in (["create", "--name=bob", "--scope=read"], ["list"], ["revoke", "id", "--yes"], ["owner"]):
+        assert main(["tokens", *line]) == 64
+        assert "LAPSE_SERVER names http://127.0.0.1:8750" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+    assert main(["tokens", "list", f"--state-dir={tmp_path / 'state'}"]) == 0

@@ -144,7 +144,7 @@ _DOMAINS: Final[Columns] = {
     "domain": "name",
     "acts": lambda one, _: "frozen" if one.frozen else one.act,
     "due": "due",
-    "held": "held",
+    "due and held": "held",
     "next": lambda one, now: None if one.next_lapse is None else _in(one.next_lapse, now),
     "next thing": "next_address",
     "budget left": lambda one, _: None if one.budget is None or one.budget.left is None else one.budget.left,
@@ -162,7 +162,11 @@ _LOOPS: Final[Columns] = {
 
 
 def _print_status(told: StatusView) -> None:
-    leads = {True: "leads", False: "does not lead", None: "nothing runs, or it was not asked: see --server"}
+    leads = {
+        True: "leads",
+        False: "does not lead",
+        None: "not asked; --server URL asks a Lapse that runs",
+    }
     facts = [
         ("place", told.place),
         ("version", told.version),

@@ -29,10 +29,15 @@ from lapse.cli.usage import examples
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Context
+    from typing import TypeVar
+
+    from lapse.cli.context import Context, Work
+    from lapse.cli.flags import Flags
     from lapse.engine.view import Columns, Moment
     from lapse.web.auth.audit import AuditedTokens
     from lapse.web.auth.tokens import Token
+
+    T = TypeVar("T")
 
 _ANSWER_SECONDS: Final = 5.0
 
@@ -52,6 +57,13 @@ _COLUMNS: Final[Columns] = {
     "created": "created_at",
     "revoked": "revoked_at",
 }
+
+
+class TokensElsewhereError(UsageError):
+    """LAPSE_SERVER names {server}, and tokens are made on the machine of a server, in its state folder.
+
+    Run this there. For the state folder of this machine, say so with --state-dir, or unset LAPSE_SERVER.
+    """
 
 
 class HTTPPortUnknownError(UsageError):
@@ -75,12 +87,11 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token and print it, once: it is not stored and cannot be shown again."""
-    from lapse.cli.context import in_context
 
     async def work(context: Context) -> tuple[str, str]:
         return await _audited(context).create(name, scope)
 
-    token_id, token = in_context(flags, work)
+    token_id, token = _in_folder(flags, work)
     if output.for_programs:
         print_document(output, {"id": token_id, "name": name, "scopes": list(dict.fromkeys(scope)), "token": token})
     else:
@@ -91,26 +102,24 @@ def create(
 @app.command(name="list")
 def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
     """List all tokens, revoked ones included, without their secrets."""
-    from lapse.cli.context import in_context
     from lapse.engine.view import ViewPage
 
     async def work(context: Context) -> list[Token]:
         return context.tokens.list()
 
     none = "There are no tokens. lapse tokens create --name NAME --scope admin makes one."
-    print_page(output, ViewPage(in_context(flags, work), None), _COLUMNS, none=none)
+    print_page(output, ViewPage(_in_folder(flags, work), None), _COLUMNS, none=none)
 
 
 @app.command
 def show(token_id: TokenId, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> None:
     """Show one token, without its secret."""
-    from lapse.cli.context import in_context
     from lapse.engine.view import row
 
     async def work(context: Context) -> Token:
         return context.tokens.get(token_id)
 
-    found = in_context(flags, work)
+    found = _in_folder(flags, work)
     if output.for_programs:
         print_document(output, found)
     else:
@@ -130,14 +139,12 @@ def revoke(
 
     On a terminal it asks before.
     """
-    from lapse.cli.context import in_context
-
     confirm(f"Revoke token {token_id}", yes=yes)
 
     async def work(context: Context) -> None:
         await _audited(context).revoke(token_id)
 
-    in_context(flags, work)
+    _in_folder(flags, work)
     print_result(output, {"id": token_id, "revoked": True}, f"Revoked: token {token_id}.")
 
 
@@ -154,12 +161,11 @@ def owner(
     It is in owner-token in the state folder. A revoked one is
     replaced by this command, or by the next lapse up.
     """
-    from lapse.cli.context import in_context
 
     async def work(context: Context) -> str:
         return context.owner()[1]
 
-    token = in_context(flags, work)
+    token = _in_folder(flags, work)
     print_text(f"Authorization: Bearer {token}" if header else token)
 
 
@@ -211,6 +217,19 @@ def _ask(server: str, token: str) -> int:
         raise NoServerError(url=server, problem=str(error) or type(error).__name__) from error
     finally:
         connection.close()
+
+
+def _in_folder(flags: Flags, work: Work[T]) -> T:
+    """Do some work on the tokens of the state folder; raises `TokensElsewhereError` where a server is meant."""
+    import os
+
+    from lapse.cli.context import in_context
+    from lapse.cli.remote import SERVER
+
+    server = os.environ.get(SERVER)
+    if server and "state_dir" not in flags.given:
+        raise TokensElsewhereError(server=server)
+    return in_context(flags, work)
 
 
 def _audited(context: Context) -> AuditedTokens:
