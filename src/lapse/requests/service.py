@@ -260,7 +260,6 @@ class Requests:
         captures.index(_CLAIM, _target)
         captures.index(_KEEPER, lambda request: [keeper_name(VOLUME_CAPTURE_REQUEST.short, request.metadata.uid)])
         restores.index(_CLAIM, lambda request: [str(wanted_claim(request))])
-        self.caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
         self.caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
         for runs in (VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST):
             cache: Informer[Any] = self.caches.of(runs)

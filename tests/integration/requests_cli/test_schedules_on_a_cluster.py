@@ -80,6 +80,13 @@ def test_a_capturer_makes_edits_shows_and_deletes_a_schedule(person: Person) -> 
         assert said.startswith(f"lapse: There is no CaptureSchedule {person.namespace}/nightly.")
 
 
+def test_plan_and_status_know_a_cluster_that_has_schedules(person: Person) -> None:
+    person.run(*CREATE)
+    for command in ("plan", "status"):
+        found = main([command, f"--kube-config={person.kube.kubeconfig}"])
+        assert found == 0, person.capsys.readouterr()
+
+
 def test_what_is_held_stays(person: Person) -> None:
     person.run(*CREATE)
     person.kube.kubectl("annotate", "csched", "nightly", "lapse.dev/hold=true", "-n", person.namespace)

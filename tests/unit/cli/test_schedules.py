@@ -73,6 +73,13 @@ def test_a_schedule_from_its_creation_to_its_end(capsys: pytest.CaptureFixture[s
     assert "There are no schedules in the namespace default." in capsys.readouterr().err
 
 
+def test_plan_status_and_why_know_a_folder_that_has_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    shown(capsys, *CREATE, "--keep-last", "2")
+    for line in (["plan"], ["status"], ["why", "csched/default/nightly"]):
+        assert main([*line, "-o", "json"]) == 0, line
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
 def test_manifests_by_the_hour(capsys: pytest.CaptureFixture[str]) -> None:
     targets = ["--target", "v1:ConfigMap/a", "--target", "pvc/data"]
     made = shown(capsys, "create", "hourly", *targets, "--schedule", "0 * * * *", "--keep-last", "24")

@@ -39,7 +39,7 @@ from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CHECKPOINT, OBJE
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.base import is_ready
 from lapse.requests.controllers.finalise import conditions_of
-from lapse.requests.lifecycle.keeper import FOLLOWS, follow_key
+from lapse.requests.lifecycle.keeper import FOLLOWS, follow_key, followed_by
 from lapse.requests.registration import SCHEDULES
 from lapse.requests.schedules.cron import CronError, TimeZoneError
 from lapse.requests.schedules.runs import cron_of, scheduled_time
@@ -149,13 +149,14 @@ class SupersededRuns:
     reasons: tuple[Reason, ...] = (ScheduledRunReason.SUPERSEDED, ScheduledRunReason.NOT_USABLE)
 
     def __init__(self, caches: Caches, *, policy: RequestPolicy) -> None:
-        """Begin to follow the cache of keepers."""
+        """Begin to follow the cache of keepers, which is given the index `FOLLOWS`."""
         self._caches, self._policy = caches, policy
         self.deadlines: Deadlines[ObjectKey] = Deadlines()
         self._states: dict[ObjectKey, RunState] = {}
         """As they were when `look` last judged their schedule."""
         self._large: dict[str, str] = {}
         """Schedules with so many runs that they could end much at once, and a hash of what each says."""
+        caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
         caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
         caches.of(CAPTURE_SCHEDULE).subscribe(self._schedule_changed)
 
