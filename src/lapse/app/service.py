@@ -26,7 +26,7 @@ from lapse.objects.holds.steering import Steering
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.expiry import FinishedRequests
-from lapse.requests.lifecycle.keeper import keepers_of_request
+from lapse.requests.lifecycle.keeper import keepers_of
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.managed import RequestObjects, managed_domains
 from lapse.requests.schedules.retention import SupersededRuns
@@ -73,7 +73,7 @@ class SharedObjects(TypedDict):
 
 def steering_of(store: ObjectStore, dependants: Dependants, clock: Clock) -> Steering:
     """Return what holds, releases and extends objects."""
-    return Steering(store, dependants=dependants, followers=keepers_of_request(store), clock=clock)
+    return Steering(store, dependants=dependants, followers=keepers_of(store), clock=clock)
 
 
 def request_domains(requests: Requests, objects: SharedObjects) -> Domains:

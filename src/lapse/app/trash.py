@@ -53,13 +53,13 @@ def trashed_objects(
     from lapse.objects.holds.steering import Steering
     from lapse.objects.trash.contents import TrashedObjects
     from lapse.objects.trash.moves import ObjectTrash
-    from lapse.requests.lifecycle.keeper import keepers_of_request
+    from lapse.requests.lifecycle.keeper import keepers_of
     from lapse.requests.trash import TRASH_KINDS
 
     if trash is None:
         ttl, dependants = Duration.parse(_WHERE_NEVER), _dependants(store, hold_kinds)
         trash = ObjectTrash(store, kinds=TRASH_KINDS, ttl=ttl, dependants=dependants, clock=clock)
-    steering = Steering(store, dependants=trash.dependants, followers=keepers_of_request(store), clock=clock)
+    steering = Steering(store, dependants=trash.dependants, followers=keepers_of(store), clock=clock)
     return TrashedObjects(trash, holds=holds, steering=steering, journal=journal, clock=clock, metrics=metrics)
 
 

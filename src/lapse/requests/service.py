@@ -55,7 +55,7 @@ from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
 from lapse.requests.controllers.restore import RestoreNotes, VolumeRestore
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
-from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, keepers_of_request
+from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, keepers_of
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor, TTLMode
 from lapse.requests.registration import REQUESTS
@@ -190,7 +190,7 @@ class Requests:
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
         self.loops.append(_loop(make(self.superseded), "schedules", self.superseded))
-        self.steering = Steering(store, dependants=self.caches, followers=keepers_of_request(store), clock=clock)
+        self.steering = Steering(store, dependants=self.caches, followers=keepers_of(store), clock=clock)
         self.upkeep = HoldUpkeep(reader, self.steering, dependants=self.caches, clock=clock, domain=DOMAIN)
         self._build(reader, conventions, recorder=recorder, reports=reports, chance=chance)
         self._wire()

@@ -43,7 +43,7 @@ from lapse.requests.api.upstream import (
     PersistentVolumeClaim,
 )
 from lapse.requests.controllers.claims import restored_by
-from lapse.requests.controllers.ownership import is_kept_by, is_made_for
+from lapse.requests.controllers.ownership import is_followed, is_kept_by, is_made_for
 from lapse.requests.expiry import NotDeletableError
 from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
@@ -439,7 +439,7 @@ async def demand_unfollowing(
         raise KeeperWaitsError(address=place, expires=expires)
     kind = next((one for one in ALL_KINDS if (one.api_version, one.kind) == (ref.api_version, ref.kind)), None)
     found = None if kind is None else await read_or_none(store, kind, ObjectKey(ref.namespace, ref.name))
-    if kind is None or (found is not None and (not ref.uid or found.metadata.uid == ref.uid)):
+    if kind is None or (found is not None and (not ref.uid or is_followed(ref, found.metadata))):
         error = RunKeptError if kind is CAPTURE_SCHEDULE else KeeperInUseError
         raise error(address=place, expires=expires, followed=followed(keeper))
 

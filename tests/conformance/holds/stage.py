@@ -20,7 +20,7 @@ from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import CONFIG_MAP
-from lapse.requests.lifecycle.keeper import keepers_of_request
+from lapse.requests.lifecycle.keeper import keepers_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -84,7 +84,7 @@ class Stage:
     def steering(self, line: Any = None) -> Steering:  # noqa: ANN401 - a store
         store = self.store if line is None else line
         listed = ListedDependants(self.store, lambda _kind: [CONFIG_MAP, OBJECT_KEEPER])
-        return Steering(store, dependants=listed, followers=keepers_of_request(store), clock=_REAL)
+        return Steering(store, dependants=listed, followers=keepers_of(store), clock=_REAL)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 

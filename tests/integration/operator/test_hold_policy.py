@@ -23,7 +23,7 @@ from lapse.objects.holds.steering import ObjectPlace, Steering
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
-from lapse.requests.lifecycle.keeper import keepers_of_request
+from lapse.requests.lifecycle.keeper import keepers_of
 from tests.integration.operator.deployed import POLICIES_USER, USER
 from tests.servers import KubectlError, kube_server
 from tests.servers.lapse_server import until
@@ -199,4 +199,4 @@ def store_of(kube: KubeServer, person: str) -> KubernetesStore:
 
 def steering(store: KubernetesStore) -> Steering:
     listed = ListedDependants(store, lambda _kind: [CONFIG_MAP])
-    return Steering(store, dependants=listed, followers=keepers_of_request(store), clock=SystemClock())
+    return Steering(store, dependants=listed, followers=keepers_of(store), clock=SystemClock())

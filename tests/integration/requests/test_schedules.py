@@ -9,6 +9,7 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
+from lapse.engine.verbs.contract import DeleteRequest, ReleaseRequest, UndoRequest, WhyRequest
 from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.requests.api.conditions import ConditionReason, ScheduleReason
 from lapse.requests.api.kinds import (
@@ -23,6 +24,8 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy
+from lapse.requests.schedules.view import read_runs
+from tests.integration.requests.people import person
 from tests.integration.requests.world import NAMESPACE, World, opened
 
 if TYPE_CHECKING:
@@ -81,6 +84,10 @@ async def runs(world: World) -> list[str]:
     return sorted(one.metadata.annotations[SCHEDULED_AT][5:16] for one in await world.all(OBJECT_KEEPER))
 
 
+async def keepers_of_runs(world: World) -> list[Any]:
+    return [one for one in await world.all(OBJECT_KEEPER) if SCHEDULE in one.metadata.labels]
+
+
 async def snapshots_ready(world: World) -> None:
     for content in await world.all(VOLUME_SNAPSHOT_CONTENT):
         if content.status is None or not content.status.ready_to_use:
@@ -132,6 +139,52 @@ async def test_artifacts_outlive_their_requests_by_weeks_while_the_schedule_is_t
     assert not await world.all(MANIFEST_CAPTURE_REQUEST)
     assert await runs(world) == ["06-02T03:00"]
     assert len(await world.names(MANIFEST_CHECKPOINT)) == 1
+
+
+async def test_a_schedule_that_came_back_keeps_its_runs_however_often_and_holds_them_first(tmp_path: Path) -> None:
+    async with opened(tmp_path, clock=at("2027-06-01T12:00"), services={"trash_ttl": Duration.parse("7d")}) as world:
+        await world.config_map("settings")
+        await schedule(world)
+        await nights(world, 2)
+        ann, name = person(world), "csched/shop/nightly"
+        for made in (2, 3):
+            kept = [f"keeper/{one.metadata.name}" for one in await keepers_of_runs(world)]
+            assert len(kept) == made
+            await ann.release(ReleaseRequest(address=name))
+            await ann.delete(DeleteRequest(address=name))
+            await world.live(hours=20, step=HOUR)
+            assert (await keepers_of_runs(world))[0].status.lost_at is not None
+            (back,) = (await ann.undo(UndoRequest(address=name))).items
+            assert all(one in (back.says or "") for one in kept), "the answer tells what is held with it"
+            told = [await ann.why(WhyRequest(address=one)) for one in kept]
+            assert [one.hold for one in told] == [back.hold] * made
+            again = await world.store.get(CAPTURE_SCHEDULE, KEY)
+            assert len(await read_runs(world.store, again)) == made
+            await world.rest()
+            assert {one.status.lost_at for one in await keepers_of_runs(world)} == {None}
+            assert (await status(world)).kept == made
+            await nights(world, 1)
+        assert len(await keepers_of_runs(world)) == 4, "no place is taken from what is held"
+        await world.live(hours=8 * 24, step=HOUR)
+        await world.requests.upkeep.tick()
+        await nights(world, 1)
+        assert len(await keepers_of_runs(world)) == 3, "the hold is over, and its tiers count for all of them"
+        await change(world, suspend=True)
+        await world.live(hours=24 * 30, step=12 * HOUR)
+        assert len(await keepers_of_runs(world)) == 3
+
+
+async def test_another_schedule_in_the_place_of_a_deleted_one_gets_none_of_its_runs(world: World) -> None:
+    made = await schedule(world)
+    await nights(world, 2)
+    (old, _) = await keepers_of_runs(world)
+    await world.store.delete(CAPTURE_SCHEDULE, KEY)
+    await world.live(hours=1, step=HOUR)
+    other = await schedule(world)
+    assert other.metadata.uid != made.metadata.uid
+    assert await read_runs(world.store, other) == []
+    await world.live(hours=26, step=HOUR)
+    assert not await world.exists(old)
 
 
 @pytest.mark.parametrize("mode", [KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL])

@@ -24,6 +24,7 @@ from lapse.engine.safety.holds import HoldDoubt, hold_of, own_hold_of
 from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 from lapse.objects.port import HoldLookup
+from lapse.objects.trash.rules import first_uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,7 +188,10 @@ class _Look:
         return await self._direct.resolve(reference.api_version, reference.kind)
 
     async def _read(self, reference: Reference) -> Object | None:
-        """Return an object that is referred to; None when it is not there, or another one has its name."""
+        """Return an object that is referred to; None when it is not there, or another one has its name.
+
+        What came back from the trash in its place counts as the same one.
+        """
         kind = await self._kind(reference)
         if kind.namespaced and reference.namespace is None:
             return None  # what belongs to no namespace cannot have an owner in one
@@ -200,7 +204,7 @@ class _Look:
             found: Object = await self._read_as_allowed(kind, key)
         except NotFoundError:
             return None
-        return found if found.metadata.uid == uid else None
+        return found if uid in {found.metadata.uid, first_uid(found.metadata)} else None
 
     async def _read_as_allowed(self, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - as the kind says
         try:

@@ -3,7 +3,8 @@
 Bringing back an artifact gives it a fresh keeper in mode TTL, which keeps it for as long as the trash did. Bringing
 back a packed object creates it again, without uid, version and dead owners; it is held for as long, so that no limit
 ends it at once, or another one for it. A request comes back with the status that it had, so nobody carries it out
-again: until that is written, an annotation says the same (`BROUGHT_BACK`). Its hold covers what it has made.
+again: until that is written, an annotation says the same (`BROUGHT_BACK`). Its hold covers what it has made, and so
+does that of a schedule.
 
 Guarantees. Each step can be repeated, and an interrupted one is gone on with. What came back is not listed any more.
 What changed its mind is believed: an object that was packed and not ended after all is not in the trash.
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 NAME: Final = "objects"
 _PAGE: Final = 100
 _ATTEMPTS: Final = 5
+_MOST_NAMED: Final = 5
 _OF_THE_STORE: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields")
 _RETURNS: Final = {
     TrashWay.KEPT: "with a fresh keeper: it was never away",
@@ -347,14 +349,15 @@ class TrashedObjects:
             if made.metadata.annotations.get(BROUGHT_BACK) != body["metadata"]["annotations"][BROUGHT_BACK]:
                 raise PlaceTakenError(address=entry.address) from None
         meta = made.metadata
+        is_record = is_one_of(kind, self._kinds.records)
+        if is_record and document.get("status"):
+            await self._store.patch_status(whole, meta.key, document["status"], uid=meta.uid)
+        held = await self._steering.complete(ObjectPlace(kind, meta.key, meta.uid))
         says = f"it has the new uid {meta.uid}, and is held until {body['metadata']['annotations'][HOLD_UNTIL]}"
-        if is_one_of(kind, self._kinds.records):
-            if document.get("status"):
-                await self._store.patch_status(whole, meta.key, document["status"], uid=meta.uid)
-            held = await self._steering.complete(ObjectPlace(kind, meta.key, meta.uid))
-            names = [str(one.kind.address(one.key)) for one in held]
-            also = f", with what it has made ({', '.join(names)})" if names else ""
-            says = f"as a record: it is not carried out again; {says}{also}"
+        if held:
+            says += f", with what it has made ({_named(held)})"
+        if is_record:
+            says = f"as a record: it is not carried out again; {says}"
         return BroughtBack(address=entry.address, uid=meta.uid, says=says)
 
     async def _again(self, document: Json, kept: _Kept, *, by: str) -> Json:
@@ -453,6 +456,13 @@ class TrashedObjects:
         state = state_of(kept.meta) or TrashState(kept.meta.creation_timestamp or "")
         body = {"metadata": {"annotations": {TRASH_STATE: to_text(TrashState(state.ended))}}}
         await self._store.patch(self._kinds.keeper, page.keeper, body, uid=page.uid)
+
+
+def _named(places: Sequence[ObjectPlace]) -> str:
+    """Name several things, the first of many."""
+    names = [str(one.kind.address(one.key)) for one in places[:_MOST_NAMED]]
+    more = len(places) - len(names)
+    return ", ".join(names) + (f", and {more} more" if more else "")
 
 
 def _place(entry: TrashEntry) -> int:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper
+    from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper, ObjectRef
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
     from lapse.requests.lifecycle.policy import RequestPolicy
@@ -127,17 +127,20 @@ def _keeper(kind: Kind[Any], request: Request, policy: RequestPolicy) -> Json:
 
 
 def _keeper_of_run(kind: Kind[Any], request: Request, policy: RequestPolicy, schedule: CaptureSchedule) -> Json:
-    """Return the keeper of a run; its annotations are what is known of the run after the request has lapsed."""
-    meta = request.metadata
+    """Return the keeper of a run; its annotations are what is known of the run after the request has lapsed.
+
+    It follows the schedule under the uid that this had first, however often that came back from the trash.
+    """
+    meta, uid = request.metadata, first_uid(schedule.metadata)
     return {
         "metadata": {
             "name": keeper_key(kind, request).name,
-            "labels": {SCHEDULE: schedule.metadata.uid},
+            "labels": {SCHEDULE: uid},
             "annotations": {SCHEDULED_AT: meta.annotations[SCHEDULED_AT], RUN: str(Located(kind, meta.key))},
         },
         "spec": {
             "mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL,
-            "followObjectRef": _followed(CAPTURE_SCHEDULE, schedule.metadata),
+            "followObjectRef": {**_followed(CAPTURE_SCHEDULE, schedule.metadata), "uid": uid},
             "ttl": policy.keeper_ttl.go(),
         },
     }
@@ -205,6 +208,11 @@ def is_keeper_of(keeper: ObjectKeeper, kind: Kind[Any], request: Request) -> boo
         return True
     followed = None if ref is None else (ref.kind, ref.namespace, ref.name, ref.uid)
     return followed == (kind.kind, meta.namespace, meta.name, first_uid(meta))
+
+
+def is_followed(ref: ObjectRef, meta: ObjectMeta) -> bool:
+    """Whether an object, found where a keeper says, is what it follows; a schedule that came back is the same one."""
+    return ref.uid == meta.uid or (ref.kind == CAPTURE_SCHEDULE.kind and ref.uid == first_uid(meta))
 
 
 def requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``

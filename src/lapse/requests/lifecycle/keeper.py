@@ -1,7 +1,8 @@
 """Keepers: how long artifacts are kept after the request that asked for them.
 
 FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``,
-which is set once when what it follows is lost and cleared if that comes back with the same uid. A TTL of ``never`` is
+which is set once when what it follows is lost and cleared if that is there again, with the same uid, or as a schedule
+that came back from the trash. A TTL of ``never`` is
 never over: such a keeper stays until somebody deletes it.
 
 Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
@@ -31,8 +32,15 @@ from lapse.objects.holds.passed_on import hold_marks, passed_on
 from lapse.objects.holds.steering import ObjectPlace
 from lapse.objects.trash.rules import BROUGHT_BACK, first_uid, is_one_of
 from lapse.requests.addresses import keeper_name
-from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode, KeeperPhase
-from lapse.requests.controllers.ownership import artifact_of, is_keeper_of
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+    SCHEDULE,
+    KeeperMode,
+    KeeperPhase,
+)
+from lapse.requests.controllers.ownership import artifact_of, is_followed, is_keeper_of
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
@@ -175,10 +183,12 @@ class Follower:
             return Followed.UNKNOWN, None
         try:
             kind = await self.kind(ref)
-            found = await self._caches.find(kind, ObjectKey(ref.namespace, ref.name), uid=ref.uid)
+            key = ObjectKey(ref.namespace, ref.name)
+            found = await self._caches.find(kind, key, suits=lambda cached: is_followed(ref, cached.metadata))
         except (ForbiddenError, UnknownKindError):
             return Followed.UNKNOWN, None
-        return (Followed.LOST if found is None else Followed.PRESENT), found
+        is_there = found is not None and is_followed(ref, found.metadata)
+        return (Followed.PRESENT, found) if is_there else (Followed.LOST, None)
 
     async def look_directly(self, ref: ObjectRef | None) -> Followed:
         """Look past the cache."""
@@ -188,16 +198,19 @@ class Follower:
             found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
         except (ForbiddenError, UnknownKindError):
             return Followed.UNKNOWN
-        return Followed.PRESENT if found is not None and found.metadata.uid == ref.uid else Followed.LOST
+        return Followed.PRESENT if found is not None and is_followed(ref, found.metadata) else Followed.LOST
 
 
-def keepers_of_request(direct: Reader) -> Followers:
+def keepers_of(direct: Reader) -> Followers:
     """Return what finds the keeper of a request, for `lapse.objects.holds.steering`: it outlives the request.
 
-    What a request has made that came back from the trash may have another keeper by now, or lie in the trash.
+    What a request has made that came back from the trash may have another keeper by now, or lie in the trash. Of a
+    schedule that came back, the keepers of its runs are found; those of others hear of a hold by their controller.
     """
 
     async def find(kind: Kind[Any], obj: Object) -> list[ObjectPlace]:
+        if is_one_of(kind, (CAPTURE_SCHEDULE,)) and BROUGHT_BACK in obj.metadata.annotations:
+            return await _keepers_of_schedule(direct, obj.metadata)
         known = next((one for one in REQUEST_KINDS if is_one_of(kind, (one,))), None)
         if known is None:
             return []
@@ -208,6 +221,21 @@ def keepers_of_request(direct: Reader) -> Followers:
         return [] if found is None else [_place_of(found)]
 
     return find
+
+
+async def _keepers_of_schedule(direct: Reader, meta: ObjectMeta) -> list[ObjectPlace]:
+    """Return the keepers of the runs of a schedule, also of those from before it came back."""
+    found: list[ObjectPlace] = []
+    followed, after = follow_key(CAPTURE_SCHEDULE.api_version, CAPTURE_SCHEDULE.kind, meta.key), None
+    while True:
+        page = await direct.list(OBJECT_KEEPER, labels={SCHEDULE: first_uid(meta)}, after=after)
+        for one in page.items:
+            ref = one.spec.follow_object_ref
+            if ref is not None and followed in followed_by(one) and is_followed(ref, meta):
+                found.append(_place_of(one))
+        after = page.next
+        if after is None:
+            return found
 
 
 async def _keepers_of_record(direct: Reader, kind: Kind[Any], meta: ObjectMeta) -> list[ObjectPlace]:
@@ -247,8 +275,9 @@ class KeeperController:
         require(self, store=store, direct=direct, caches=caches, keepers=keepers, clock=clock)
         self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
         self._follower = Follower(direct, caches)
-        self._last_holds: dict[str, dict[str, str]] = {}
-        """By uid: what held a followed object that is gone, if anything did, until its keeper is told, or gone, too."""
+        self._last_holds: dict[str, tuple[str, dict[str, str]]] = {}
+        """By the uid that a followed object had first: the uid that it had when it went, and what held it then, if
+        anything did; until its keeper is told, or gone, too."""
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Look at one keeper. Costs no call of the store while the caches know that all is well."""
@@ -269,7 +298,8 @@ class KeeperController:
 
     def gone(self, followed: Object) -> None:
         """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""
-        self._last_holds[followed.metadata.uid] = hold_marks(followed.metadata.annotations)
+        meta = followed.metadata
+        self._last_holds[first_uid(meta)] = meta.uid, hold_marks(meta.annotations)
 
     def forget(self, keeper: ObjectKeeper) -> None:
         """Take note that the last keeper of a followed object is gone: there is nobody to tell any more."""
@@ -280,10 +310,12 @@ class KeeperController:
         """Let the keeper have the hold of what it follows, before anything is concluded; return it as it is then."""
         ref, meta = keeper.spec.follow_object_ref, keeper.metadata
         uid = "" if ref is None else ref.uid or ""
-        holding = self._last_holds.get(uid) if followed is None else followed.metadata.annotations
-        if not uid or holding is None:
+        told = self._last_holds.get(uid)
+        if followed is not None:
+            told = followed.metadata.uid, followed.metadata.annotations
+        if not uid or told is None:
             return keeper
-        if needed := passed_on(meta.annotations, holding, uid=uid):
+        if needed := passed_on(meta.annotations, told[1], uid=told[0]):
             body: Json = {"metadata": {"annotations": needed}}
             keeper = await self._store.patch(OBJECT_KEEPER, meta.key, body, uid=meta.uid, version=meta.resource_version)
         self._last_holds.pop(uid, None)

@@ -26,6 +26,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import ObjectKey, ready_condition
+from lapse.objects.trash.rules import first_uid
 from lapse.requests.addresses import Located
 from lapse.requests.api.conditions import ScheduleReason, is_final
 from lapse.requests.api.kinds import (
@@ -208,7 +209,7 @@ class ScheduleController:
         """Whether a run left a keeper: its request may have lapsed before anybody wrote down that it was made."""
         after = None
         while True:
-            page = await self._store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid}, after=after)
+            page = await self._store.list(OBJECT_KEEPER, labels={SCHEDULE: first_uid(schedule.metadata)}, after=after)
             if any(scheduled_time(one.metadata) == scheduled for one in page.items):
                 return True
             if page.next is None:

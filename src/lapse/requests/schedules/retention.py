@@ -1,8 +1,8 @@
 """The schedules domain of the sweep: keepers of runs that newer runs have superseded, or that came to nothing.
 
 What is ended is the keeper; garbage collection removes the artifact. Only keepers that follow the very schedule (its
-uid) are looked at. They are objects of the cluster, which no tenant writes, and the controllers make one for a request
-only after they have compared that with the schedule.
+uid, or the one that it had before it came back from the trash) are looked at. They are objects of the cluster, which no
+tenant writes, and the controllers make one for a request only after they have compared that with the schedule.
 
 Whether a run stays is decided by the tiers of its schedule among the runs whose artifact is *ready*. One that is not
 ready takes no place and pushes nobody out. One that holds nothing goes when the keeper of an ordinary request would
@@ -39,6 +39,7 @@ from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CHECKPOINT, OBJE
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.base import is_ready
 from lapse.requests.controllers.finalise import conditions_of
+from lapse.requests.controllers.ownership import is_followed
 from lapse.requests.lifecycle.keeper import FOLLOWS, follow_key, followed_by
 from lapse.requests.registration import SCHEDULES
 from lapse.requests.schedules.cron import CronError, TimeZoneError
@@ -175,7 +176,7 @@ class SupersededRuns:
         """Return the keepers of the runs of a schedule, as far as the cache knows."""
         followed = follow_key(CAPTURE_SCHEDULE.api_version, CAPTURE_SCHEDULE.kind, schedule.metadata.key)
         found = self._caches.of(OBJECT_KEEPER).indexed(FOLLOWS, followed)
-        return [one for one in found if _is_of(one, schedule.metadata.uid)]
+        return [one for one in found if _is_of(one, schedule)]
 
     def look(self, schedule: CaptureSchedule) -> dict[ObjectKey, RunState]:
         """Judge all runs of a schedule, and take note of those that may be due; return what was found."""
@@ -290,7 +291,7 @@ class SupersededRuns:
         ref = keeper.spec.follow_object_ref
         key = ObjectKey(None if ref is None else ref.namespace, "" if ref is None else ref.name)
         schedule = await self._caches.read(CAPTURE_SCHEDULE, key)
-        if schedule is None or ref is None or schedule.metadata.uid != ref.uid:
+        if schedule is None or ref is None or not is_followed(ref, schedule.metadata):
             return None
         keepers, gone, confirmed = self.keepers(schedule), set[str](), set[str]()
         while True:
@@ -384,9 +385,10 @@ class SupersededRuns:
                 self._states.pop(key, None)  # the next look at its schedule takes note of it again
 
 
-def _is_of(keeper: ObjectKeeper, schedule_uid: str) -> bool:
+def _is_of(keeper: ObjectKeeper, schedule: CaptureSchedule) -> bool:
     ref = keeper.spec.follow_object_ref
-    return ref is not None and ref.uid == schedule_uid and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT_WITH_TTL
+    is_followed_by = ref is not None and is_followed(ref, schedule.metadata)
+    return is_followed_by and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT_WITH_TTL
 
 
 def _may_be_due(state: RunState) -> UnixNs | None:

@@ -18,6 +18,7 @@ from lapse.engine.safety.extensions import extension_of
 from lapse.engine.view import Moment, fill, known
 from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ConditionStatus, ready_condition
+from lapse.objects.trash.rules import first_uid
 from lapse.requests.addresses import Located
 from lapse.requests.api.conditions import ScheduleReason
 from lapse.requests.api.kinds import (
@@ -30,6 +31,7 @@ from lapse.requests.api.kinds import (
     ScheduleStatus,
 )
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.controllers.ownership import is_followed
 from lapse.requests.schedules.cron import CronError, TimeZoneError
 from lapse.requests.schedules.retention import is_usable
 from lapse.requests.schedules.runs import cron_of, kind_of_runs, scheduled_time
@@ -244,10 +246,11 @@ async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
 
 
 async def _keepers(store: Reader, schedule: CaptureSchedule) -> list[ObjectKeeper]:
+    meta = schedule.metadata
     return [
         one
-        for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
-        if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
+        for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: first_uid(meta)})).items
+        if one.spec.follow_object_ref is not None and is_followed(one.spec.follow_object_ref, meta)
     ]
 
 
