@@ -177,8 +177,11 @@ def in_plain_words(client: KubeClient, *, rights: str) -> Iterator[None]:
 
 
 async def hold_kinds(store: Reader, settings: Settings) -> list[Kind[Any]]:
-    """Return the kinds that the settings name for their holds; raises `HoldKindUnknownError`."""
-    found = []
+    """Return the kinds that are watched for their holds alone: ours that no controller watches, and the setting's.
+
+    Raises `HoldKindUnknownError`.
+    """
+    found: list[Kind[Any]] = [*HISTORY_KINDS]
     for name in settings.hold_kinds:
         api_version, _, kind = name.rpartition("/")
         try:
@@ -206,7 +209,7 @@ async def look_over(
         watched = [right for kind in holding for right in rights_on(kind, *HOLDING)]
         shared = [*rights_on_lease(lease.namespace), *rights_on_gate(lease.namespace)]
         needed = [*NEEDED_BY_REQUESTS, *(NEEDED_BY_BRIDGE if bridges else ()), *NEEDED_BY_HISTORY]
-        await _look_at_rights(client, [*needed, *shared, *watched])
+        await _look_at_rights(client, dict.fromkeys([*needed, *shared, *watched]))
         await _make_lease(store, lease)
 
 

@@ -384,10 +384,11 @@ class Context:
         return await (await self._opened_record()).safety.name()
 
     async def hold_kinds(self) -> Sequence[Kind[Any]]:
-        """Return the kinds that the settings name for their holds, on a cluster."""
+        """Return the kinds that are listed on a cluster for their holds alone; snapshots if it knows them."""
         from lapse.app.cluster import hold_kinds
+        from lapse.requests.api.upstream import VOLUME_SNAPSHOT
 
-        return await hold_kinds(self.store, self.settings) if self.is_cluster else ()
+        return [VOLUME_SNAPSHOT, *await hold_kinds(self.store, self.settings)] if self.is_cluster else ()
 
     async def notes(self) -> Notes:
         """Return the short texts that stand beside what is frozen."""

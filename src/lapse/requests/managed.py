@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, with_extension
+from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Candidate, Consequence
 from lapse.engine.executor import HoldUnknownError
@@ -25,6 +26,7 @@ from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
 from lapse.engine.service import NothingThereError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
+from lapse.objects.holds.cluster import Dependants, goes_with
 from lapse.objects.managed import ManagedObjects, in_pages
 from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle
@@ -32,6 +34,7 @@ from lapse.objects.trash.rules import TrashReason
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name
 from lapse.requests.api.kinds import (
     CAPTURE_SCHEDULE,
+    MANIFEST_CHUNK,
     OBJECT_KEEPER,
     REQUEST_KINDS,
     RUN,
@@ -173,8 +176,7 @@ class ManagedRequests(ManagedObjects["Finished"]):
         keeper = await self._keeper(candidate)
         if keeper is None or keeper.spec.mode != KeeperMode.FOLLOW_OBJECT:
             return ()
-        await self._shared.ready()
-        return [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *_kept(self._shared.caches, keeper.metadata.uid)]
+        return [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *await _kept(self._shared, keeper.metadata.uid)]
 
     async def leads_to(self, candidate: Candidate[Finished], end: UnixNs) -> Sequence[Consequence]:
         """Return the keeper that stays for its TTL after it, and what that keeps, unless they are held."""
@@ -189,8 +191,7 @@ class ManagedRequests(ManagedObjects["Finished"]):
         deadline = with_extension(decide_keeper(state, end), extension_of(keeper.metadata.annotations), end).deadline
         if deadline is None or await self._hold_on(keeper) is not None:
             return ()
-        await self._shared.ready()
-        going = [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *_kept(self._shared.caches, keeper.metadata.uid)]
+        going = [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *await _kept(self._shared, keeper.metadata.uid)]
         return [Consequence(one, DELETE, deadline) for one in going]
 
     async def _hold_on(self, keeper: ObjectKeeper) -> Hold | HoldDoubt | None:
@@ -355,11 +356,8 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
         return Grounds(rules=rules, because=because, anchor_source=_source(seen.keeper), is_in_trash=seen.is_in_trash)
 
     async def takes_along(self, candidate: Candidate[SeenKeeper]) -> Sequence[str]:
-        """Return the artifacts that no other owner keeps."""
-        if candidate.state.artifact:
-            return ()
-        await self._shared.ready()
-        return _kept(self._shared.caches, candidate.uid)
+        """Return what it owns and no other owner keeps."""
+        return () if candidate.state.artifact else await _kept(self._shared, candidate.uid)
 
     async def deletion_target(self, candidate: Candidate[SeenKeeper]) -> Target:
         """See `ManagedDomain`: a keeper not before its request is gone, an artifact whenever a person says so."""
@@ -453,7 +451,7 @@ class ManagedSchedules(ManagedObjects[Any]):
 
     async def takes_along(self, candidate: Candidate[Any]) -> Sequence[str]:
         """See `ManagedDomain`: what a keeper keeps."""
-        return () if candidate.state is None else _kept(self._shared.caches, candidate.uid)
+        return () if candidate.state is None else await _kept(self._shared, candidate.uid)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -527,11 +525,14 @@ async def _read(store: ObjectStore, kind: Kind[Any], address: Address) -> Any:  
         return None
 
 
-def _kept(caches: Caches, uid: str) -> list[str]:
-    """Return the addresses of the artifacts that go with a keeper: those that nobody else owns."""
-    owned = caches.owned_by(uid)
-    return [
-        str(kind.address(obj.metadata.key))
-        for kind, obj in owned
-        if kind in ARTIFACT_KINDS and all(owner.uid == uid for owner in obj.metadata.owner_references)
-    ]
+async def _kept(shared: RequestObjects, uid: str) -> list[str]:
+    """Return the addresses of what goes with a keeper; nothing where what it owns cannot be read, for then it stays.
+
+    Chunks are parts of their checkpoint, and not told.
+    """
+    dependants = shared.store if isinstance(shared.store, Dependants) else shared.steering.dependants
+    try:
+        owned = await goes_with(dependants, OBJECT_KEEPER, uid)
+    except LapseError:
+        return []
+    return [str(kind.address(obj.metadata.key)) for kind, obj in owned if kind.kind != MANIFEST_CHUNK.kind]

@@ -75,6 +75,8 @@ BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WAT
     ("patch", "events"): "told again within minutes",
     ("get", "retentionpolicies"): "one that is changed during its pass",
     ("patch", "volumesnapshotcontents"): "a snapshotter that overlooks a deletion (test_chain)",
+    ("get", "chaosexperimenthistories"): "a record whose keeper is about to go (test_holds)",
+    ("patch", "chaosexperimenthistories"): "a hold on one whose end has passed (test_holds)",
     ("patch", "captureschedules"): "a hold on one, or on what it owns, whose end has passed (test_holds)",
     ("patch", "manifestcheckpointcontentchunks"): "a hold on one whose end has passed (test_holds)",
     ("list", "events"): "a claim that waits long for its provisioner (test_events)",

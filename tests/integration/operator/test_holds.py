@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.domains import object_kinds
+from lapse.requests.api.upstream import CONFIG_MAP as map_kind  # noqa: N811 - beside the document of that name
+from lapse.requests.api.upstream import POD, STORAGE_CLASS, VOLUME_SNAPSHOT_CLASS
 from tests.integration.operator.deployed import ACCOUNT, NAMESPACE, apply_base
 from tests.integration.operator.own import log_events
 from tests.integration.operator.test_retention import (
@@ -41,6 +44,52 @@ BY_FIELD = {"maxAge": "1h", "ageFrom": f"metadata.annotations['{MADE_AT}']"}
 KEEPER = {"apiVersion": "deckhouse.io/v1alpha1", "kind": "ObjectKeeper"}
 CONTENT = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent"}
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap"}
+CLUSTER_WIDE = {kind.kind for kind in object_kinds() if not kind.namespaced}
+
+
+NOT_HELD = (STORAGE_CLASS, VOLUME_SNAPSHOT_CLASS, POD, map_kind)
+"""Known to Lapse and not its own: configuration, and what people name in hold_kinds."""
+_TARGET = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "none", "uid": "none"}
+_SOURCE = {"apiVersion": CONTENT["apiVersion"], "kind": CONTENT["kind"], "name": "none"}
+_MAPS = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "none"}]
+_HANDLE = {"driver": "no.driver", "volumeHandle": "none"}
+_SIZE = {"storage": "1Mi"}
+_RUN = {"startTime": "2030-01-01T00:00:00Z", "status": "success"}
+SPECS: dict[str, Json] = {
+    "VolumeCaptureRequest": {"mode": "Snapshot", "target": _TARGET},
+    "VolumeRestoreRequest": {"sourceRef": _SOURCE, "pvcTemplate": {"metadata": {"name": "none"}}},
+    "ManifestCaptureRequest": {"targets": _MAPS},
+    "ManifestCheckpoint": {},
+    "ManifestCheckpointContentChunk": {
+        "checkpointName": "none",
+        "index": 0,
+        "data": "",
+        "objectsCount": 0,
+        "checksum": "0" * 64,
+    },
+    "ObjectKeeper": {"mode": "TTL", "ttl": "9999h"},
+    "CaptureSchedule": {
+        "schedule": "0 3 * * *",
+        "suspend": True,
+        "keep": {"last": 1},
+        "template": {"manifestCapture": {"targets": _MAPS}},
+    },
+    "ChaosExperimentHistory": {
+        "experimentRef": {"name": "kill", "namespace": "shop", "uid": "u"},
+        "execution": _RUN,
+    },
+    "RetentionPolicy": {"selector": {**CONFIG_MAP, "labels": {"app": "none"}}, "maxAge": "1h", "dryRun": True},
+    "PersistentVolumeClaim": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": _SIZE}},
+    "PersistentVolume": {"capacity": _SIZE, "accessModes": ["ReadWriteOnce"], "csi": _HANDLE},
+    "VolumeSnapshotContent": {
+        "driver": "no.driver",
+        "deletionPolicy": "Retain",
+        "source": {"snapshotHandle": "none"},
+        "volumeSnapshotRef": {"name": "none", "namespace": "default"},
+    },
+    "VolumeSnapshot": {"source": {"persistentVolumeClaimName": "none"}},
+}
+"""A body of every kind of Lapse and of its artifacts."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +124,7 @@ def make(
 ) -> Json:
     """Make an object, and return it."""
     annotations = fields.pop("annotations", {})
-    namespaced = {"namespace": "default"} if of["kind"] not in {"ObjectKeeper", "VolumeSnapshotContent"} else {}
+    namespaced = {} if of["kind"] in CLUSTER_WIDE else {"namespace": "default"}
     references = [{**kind_of(one), "name": one["metadata"]["name"], "uid": one["metadata"]["uid"]} for one in owners]
     labels = {"app": label} if label else {}
     meta = {"name": name, **namespaced, "annotations": annotations, "labels": labels, "ownerReferences": references}
@@ -147,6 +196,22 @@ def test_a_held_config_map_keeps_its_keeper_where_hold_kinds_names_its_kind(kube
     until(lambda: not there(kube, free))
     assert there(kube, first)
     assert there(kube, held)
+
+
+@pytest.mark.usefixtures("operator")
+def test_whatever_is_held_of_any_kind_of_lapse_keeps_its_keeper(kube: KubeServer) -> None:
+    kinds = {kind.kind: kind for kind in object_kinds() if kind not in NOT_HELD}
+    assert kinds.keys() == SPECS.keys(), "a kind without a body here is a kind whose holds nobody has tried"
+    kept = []
+    for name, kind in kinds.items():
+        keeper = make_keeper(kube, f"all-{kind.plural}", ttl="15s")
+        of = {"apiVersion": kind.api_version, "kind": name}
+        kept += [keeper, make(kube, of, "all", owners=(keeper,), annotations=HELD, spec=SPECS[name])]
+    last = make_keeper(kube, "all-free", ttl="15s")
+    free = make(kube, kind_of(kept[1]), "all-free", owners=(last,), spec=SPECS[kept[1]["kind"]])
+    until(lambda: not there(kube, last))
+    until(lambda: not there(kube, free))
+    assert [one["metadata"]["name"] for one in kept if not there(kube, one)] == []
 
 
 @pytest.mark.usefixtures("operator")

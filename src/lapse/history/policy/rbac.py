@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 ACCOUNT: Final = "lapse-retention"
 """The service account for policies, in the namespace of the operator, as deploy/base has it."""
 NEEDED: Final[tuple[Right, ...]] = (
-    *rights_on(RETENTION_POLICY, "get", "list", "create", "patch"),
+    *rights_on(RETENTION_POLICY, "get", "list", "watch", "create", "patch"),
     *rights_on(RETENTION_POLICY, "patch", subresource="status"),
+    *rights_on(CHAOS_EXPERIMENT_HISTORY, "get", "list", "watch", "patch"),
 )
-"""The rights of the operator itself, beside `impersonation`."""
+"""The rights of the operator itself, beside `impersonation`. Those on records are for their holds: none is deleted."""
 NEEDED_BY_ACCOUNT: Final[tuple[Right, ...]] = (*rights_on(CHAOS_EXPERIMENT_HISTORY, "get", "list", "watch", "delete"),)
 """The rights of the account for policies, before any policy but that of the history."""
 
