@@ -276,7 +276,7 @@ async def _look_at_rights(client: KubeClient, rights: Iterable[Right]) -> None:
 
     async def ask(right: Right) -> bool:
         async with turn:
-            return await _is_allowed(client, right)
+            return await is_allowed(client, right)
 
     allowed = await asyncio.gather(*map(ask, wanted))
     missing = [str(right) for right, may in zip(wanted, allowed, strict=True) if not may]
@@ -286,9 +286,10 @@ async def _look_at_rights(client: KubeClient, rights: Iterable[Right]) -> None:
         raise RightsMissingError(origin=client.config.origin, rights=named, place=_place(client))
 
 
-async def _is_allowed(client: KubeClient, right: Right) -> bool:
+async def is_allowed(client: KubeClient, right: Right) -> bool:
+    """Return whether the user of the client has a right."""
     about = {"verb": right.verb, "group": right.group, "resource": right.resource}
-    about |= {"subresource": right.subresource, "namespace": right.namespace or ""}
+    about |= {"subresource": right.subresource, "namespace": right.namespace or "", "name": right.name}
     body = {"metadata": {}, "spec": {"resourceAttributes": about}}
     found = await client.create(_REVIEW, body)
     return bool(found.body.get("status", {}).get("allowed"))

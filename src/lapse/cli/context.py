@@ -525,9 +525,11 @@ class ClusterContext(Context):
         return None  # who has which rights is the cluster's to know
 
     def _approval_sources(self) -> list[ApprovalSource]:
+        from lapse.app.cluster import is_allowed
         from lapse.objects.approvals import ConfigMapApprovals
 
-        return [ConfigMapApprovals(self.store, self.settings.lease_namespace)]
+        may = partial(is_allowed, self._client)
+        return [ConfigMapApprovals(self.store, self.settings.lease_namespace, may=may)]
 
     def _plan_secret(self) -> bytes | None:
         return None  # every secret of a cluster is somebody's to read

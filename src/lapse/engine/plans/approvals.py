@@ -18,7 +18,7 @@ from lapse.engine.verbs.contract import Approval
 from lapse.engine.view import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from lapse.core.clock import UnixNs
     from lapse.core.decision import Reason
@@ -64,10 +64,14 @@ class Approvals:
     async def find(self, plan: Plan) -> Approval | None:
         """Return the approval of exactly this plan; None when there is none, or it is over."""
         text = await self._notes.read_note(f"{_NOTE}{plan.id}")
-        found: Sequence[Approval | None] = [_read(plan, text) if text else None]
-        for source in self._sources:
-            found = [*found, await source.find(plan)]
-        return next((one for one in found if one is not None and one.digest == plan.digest), None)
+        found = _read(plan, text) if text else None
+        sources = iter(self._sources)
+        while found is None or found.digest != plan.digest:
+            source = next(sources, None)
+            if source is None:
+                return None
+            found = await source.find(plan)
+        return found
 
 
 def _read(plan: Plan, text: str) -> Approval:

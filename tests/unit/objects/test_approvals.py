@@ -1,0 +1,82 @@
+"""A ConfigMap as an approval: it counts where the person who carries the plan out could not have made it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.core.clock import UnixNs
+from lapse.engine.plans.approvals import Approvals
+from lapse.engine.verbs.contract import Approval
+from lapse.engine.view import Moment, encode
+from lapse.kube.errors import NotFoundError
+from lapse.kube.resources import ObjectMeta
+from lapse.objects.approvals import APPROVED_BY, ConfigMapApprovals, UnprovenApprovalError
+from lapse.objects.config_map_gate import ConfigMap
+
+if TYPE_CHECKING:
+    from lapse.kube.auth.access import Right
+    from lapse.kube.resources import ObjectKey
+
+AT = Moment(UnixNs(10**18))
+PLAN: Any = SimpleNamespace(id="7f3c", digest="d1", created=AT, expires=AT)
+"""What an approval looks at of a plan."""
+
+
+class Cluster:
+    """One ConfigMap, or none, and what one person may do."""
+
+    def __init__(self, digest: str | None, *, rights: tuple[str, ...] = ()) -> None:
+        self._digest, self._rights = digest, rights
+        self.asked: list[str] = []
+
+    async def get(self, _kind: object, key: ObjectKey) -> ConfigMap:
+        if self._digest is None or str(key) != "lapse-system/lapse-plan-7f3c":
+            raise NotFoundError(kind="ConfigMap", name=key)
+        meta = ObjectMeta(name=key.name, namespace=key.namespace, annotations={APPROVED_BY: "ben"})
+        return ConfigMap(meta, {"digest": self._digest})
+
+    async def may(self, right: Right) -> bool:
+        self.asked.append(str(right))
+        return right.verb in self._rights
+
+    @property
+    def source(self) -> ConfigMapApprovals:
+        reader: Any = self
+        return ConfigMapApprovals(reader, "lapse-system", may=self.may)
+
+
+async def test_one_that_the_person_who_applies_could_not_make_counts() -> None:
+    cluster = Cluster("d1", rights=("get", "list"))
+    source = cluster.source
+    for _ in range(2):
+        found = await source.find(PLAN)
+        assert found is not None
+        assert (found.by, found.digest) == ("ben", "d1")
+    what = "configmaps lapse-plan-7f3c in lapse-system"
+    assert cluster.asked == [f"create {what}", f"update {what}", f"patch {what}"], "of one plan it is asked once"
+
+
+@pytest.mark.parametrize("verb", ["create", "update", "patch"])
+async def test_one_that_the_same_person_may_have_made_is_refused_whomever_it_names(verb: str) -> None:
+    with pytest.raises(UnprovenApprovalError, match=f"you may {verb} configmaps lapse-plan-7f3c in lapse-system"):
+        await Cluster("d1", rights=(verb,)).source.find(PLAN)
+
+
+@pytest.mark.parametrize("digest", [None, "", "another"])
+async def test_none_and_one_of_another_plan_approve_nothing(digest: str | None) -> None:
+    assert await Cluster(digest, rights=("create",)).source.find(PLAN) is None
+
+
+async def test_an_approval_by_a_command_needs_no_config_map() -> None:
+    approval = Approval(plan="7f3c", digest="d1", by="ann", at=AT, expires=AT)
+
+    async def read_note(_name: str) -> str:
+        return encode(approval).decode()
+
+    notes: Any = SimpleNamespace(read_note=read_note)
+    cluster = Cluster("d1", rights=("create",))
+    assert await Approvals(notes, cluster.source).find(PLAN) == approval
+    assert cluster.asked == []
