@@ -7,9 +7,11 @@ machine the owner's token, in its state folder.
 Tokens are kept by server in ``credentials.json`` beside the user's settings. Guarantees: the file has mode 0600 from
 its first moment and is replaced as a whole; of two commands that change it at once both count; one that others can
 read, or that is not this user's, is refused and not repaired, because somebody may have read it. The owner's token is
-not sent to a program of another user that listens on its port. No message holds a token.
+sent only where a program of this user, or of root, listens; where that cannot be told, it is not sent. No message holds
+a token.
 
-Not guaranteed: that a token is safe from programs of the same user.
+Not guaranteed: that a token is safe from programs of the same user, or from one that begins to listen between the look
+and the request.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import sys
 from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -47,6 +51,8 @@ _PLACES: Final = frozenset(
 _PAGE: Final = 500
 _LISTENS: Final = "0A"
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_LOCALHOST: Final = ("127.0.0.1", "::1")
+_WORD: Final = 4
 
 
 class OtherFlagsError(UsageError):
@@ -58,6 +64,10 @@ class OtherFlagsError(UsageError):
 
 class NoTokenError(UsageError):
     """There is no token for {server}. Log in with lapse login {server}, or set LAPSE_TOKEN."""
+
+
+class OwnerTokenNotSentError(LapseError):
+    """The owner's token was not sent to {server}: {problem}. {advice}."""
 
 
 class LoginFileError(LapseError):
@@ -222,29 +232,91 @@ def _is_meant(server: LapseServer) -> bool:
 def _owner_token(server: LapseServer, flags: Flags) -> str | None:
     """Return the owner's token, if the server is the ``lapse up`` of this user; None otherwise.
 
-    Its state folder is the one that it has noted itself, or that of the settings if these have its port.
+    Its state folder is the one that it has noted itself, or that of the settings if these have its port. Raises what
+    `demand_own_program` raises.
     """
     from lapse.settings import own_folder
     from lapse.web.auth.running import noted_folder
     from lapse.web.auth.tokens import find_owner_token
 
-    if not server.is_loopback or server.prefix or not listeners_on(server.port) <= {os.geteuid(), 0}:
+    if not server.is_loopback or server.prefix:
         return None
     settings = flags.load().settings
     noted = noted_folder(own_folder(), server.port)
     folders = [*([noted] if noted else []), *([settings.state_dir] if server.port == settings.http_port else [])]
-    return next((found for one in folders if (found := find_owner_token(one)) is not None), None)
-
-
-def listeners_on(port: int) -> set[int]:
-    """Return the users whose programs listen on a port of this machine; empty where that cannot be told."""
-    found: set[int] = set()
-    for table in _TABLES:
-        try:
-            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:  # not on every system
-            continue
-        for fields in map(str.split, lines):
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(int(fields[7]))
+    found = next((found for one in folders if (found := find_owner_token(one)) is not None), None)
+    if found is not None:
+        demand_own_program(server)
     return found
+
+
+def demand_own_program(server: LapseServer) -> None:
+    """Refuse to give the owner's token to a server of this machine, unless a program of this user or of root listens.
+
+    Raises `OwnerTokenNotSentError`, and `ServerUnreachableError` where no program listens.
+    """
+    from lapse.client.errors import ServerUnreachableError
+
+    users = listeners_on(server.host, server.port)
+    if users is None:
+        problem = "this system does not tell whose program listens there"
+        advice = f"Log in with lapse login {server}, or use the link that lapse up prints"
+        raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
+    if not users:
+        raise ServerUnreachableError(server=server, problem="no program listens there")
+    if not users <= {os.geteuid(), 0}:
+        problem = "a program of another user listens there"
+        advice = "Start lapse up on another port, and name that one"
+        raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
+
+
+def listeners_on(host: str, port: int) -> set[int] | None:
+    """Return the users whose programs get what is sent to a port of this machine; None where that cannot be told.
+
+    The system gives a connection to the program that listens on its very address, and only if there is none to one that
+    listens on every address. A name other than localhost can be any address, so all that listen on the port count.
+    """
+    rows = _listening(port)
+    if rows is None:
+        return None
+    try:
+        meant = [ip_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))]
+    except ValueError:
+        return {user for _, user in rows}
+    found: set[int] = set()
+    for address in map(_plain, meant):
+        everywhere = {IPv6Address(0), *([IPv4Address(0)] if isinstance(address, IPv4Address) else [])}
+        exact = {user for one, user in rows if one == address}
+        found |= exact or {user for one, user in rows if one in everywhere}
+    return found
+
+
+def _listening(port: int) -> list[tuple[IPv4Address | IPv6Address, int]] | None:
+    """Return address and user of all programs that listen on a port; None where the system does not tell them all."""
+    found: list[tuple[IPv4Address | IPv6Address, int]] = []
+    for number, table in enumerate(map(Path, _TABLES)):
+        try:
+            lines = table.read_text(encoding="ascii").splitlines()[1:]
+        except FileNotFoundError:
+            if not number:
+                return None
+            continue  # a system without IPv6
+        except OSError:
+            return None
+        for fields in map(str.split, lines):
+            address, _, on = fields[1].partition(":")
+            if fields[3] == _LISTENS and int(on, 16) == port:
+                found.append((_address(address), int(fields[7])))
+    return found
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """Read an address as the kernel prints it: in words of four bytes, each in the byte order of the machine."""
+    raw = bytes.fromhex(text)
+    words = (raw[at : at + _WORD] for at in range(0, len(raw), _WORD))
+    return _plain(ip_address(b"".join(int.from_bytes(one).to_bytes(_WORD, sys.byteorder) for one in words)))
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 address stands for, if it does."""
+    return getattr(address, "ipv4_mapped", None) or address

@@ -15,8 +15,17 @@ import pytest
 
 from lapse.cli import main, remote
 from lapse.cli.flags import VerbFlags
-from lapse.cli.remote import CredentialsFile, LoginFileError, NoTokenError, OtherFlagsError, client_at, token_for
+from lapse.cli.remote import (
+    CredentialsFile,
+    LoginFileError,
+    NoTokenError,
+    OtherFlagsError,
+    OwnerTokenNotSentError,
+    client_at,
+    token_for,
+)
 from lapse.client import ServerAddressError, TokenInTheClearError
+from lapse.client.errors import ServerUnreachableError
 from lapse.client.transport import LapseServer
 
 if TYPE_CHECKING:
@@ -254,28 +263,121 @@ def test_the_owners_token_is_found_for_the_lapse_up_of_this_user(
             token_for(f"http://127.0.0.1:{port}", VerbFlags())
 
 
-def test_the_owners_token_is_not_sent_to_a_program_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+OURS, THEIRS = os.geteuid(), 54321
+ONE, TWO, ANY = "0100007F", "0200007F", "00000000"  # 127.0.0.1, 127.0.0.2 and 0.0.0.0, as the kernel prints them
+ONE_6, ANY_6, MAPPED = "0" * 24 + "01000000", "0" * 32, "0" * 16 + "FFFF0000" + ONE
+
+
+def listening(*listeners: tuple[str, int], state: str = "0A") -> str:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    line = "   0: {}:222E 00000000:0000 {} 00000000:00000000 00:00000000 00000000 {:5} 0 1\n"
+    return head + "".join(line.format(address, state, user) for address, user in listeners)
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Tables of listeners that a test writes, and an owner's token for the port that they are about."""
     (tmp_path / "state").mkdir()
     path = tmp_path / "state" / "owner-token"
     path.write_text(TOKEN)
     path.chmod(0o600)
-    table = tmp_path / "tcp"
-    monkeypatch.setattr(remote, "_TABLES", (str(table), str(tmp_path / "none")))
+    found = tmp_path / "tcp", tmp_path / "tcp6"
+    monkeypatch.setattr(remote, "_TABLES", tuple(map(str, found)))
     monkeypatch.setenv("LAPSE_HTTP_PORT", "8750")
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    line = "   0: 0100007F:222E 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 {uid:5} 0 1\n"
-    table.write_text(head + line.format(state="0A", uid=os.geteuid()) + line.format(state="01", uid=54321))
-    assert token_for("http://127.0.0.1:8750", VerbFlags()) == TOKEN
-    table.write_text(head + line.format(state="0A", uid=54321))
-    with pytest.raises(NoTokenError):
+    return found
+
+
+@pytest.mark.parametrize(
+    ("host", "four", "six"),
+    [
+        ("127.0.0.1", [(ONE, OURS)], []),
+        ("127.0.0.1", [(ANY, OURS)], []),
+        ("127.0.0.1", [], [(ANY_6, OURS)]),
+        ("127.0.0.1", [], [(MAPPED, OURS)]),
+        ("127.0.0.1", [(ONE, 0)], []),
+        ("127.0.0.1", [(ONE, OURS), (TWO, THEIRS)], [(ONE_6, THEIRS)]),
+        ("127.0.0.1", [(ONE, OURS)], [(ANY_6, THEIRS)]),
+        ("localhost", [(ONE, OURS), (TWO, THEIRS)], []),
+        ("[::1]", [(ONE, THEIRS), (ANY, THEIRS)], [(ONE_6, OURS)]),
+    ],
+)
+def test_the_owners_token_is_for_a_program_of_this_user_at_that_very_address(
+    host: str, four: list[tuple[str, int]], six: list[tuple[str, int]], tables: tuple[Path, Path]
+) -> None:
+    tables[0].write_text(listening(*four) + listening((ONE, THEIRS), state="01"))
+    tables[1].write_text(listening(*six))
+    assert token_for(f"http://{host}:8750", VerbFlags()) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("host", "four", "six"),
+    [
+        ("127.0.0.1", [(ONE, THEIRS)], []),
+        ("127.0.0.1", [(ANY, THEIRS)], []),
+        ("127.0.0.1", [], [(ANY_6, THEIRS)]),
+        ("127.0.0.1", [(ANY, OURS)], [(MAPPED, THEIRS)]),
+        ("127.0.0.1", [(ONE, THEIRS), (ANY, OURS)], []),
+        ("localhost", [(ONE, OURS)], [(ONE_6, THEIRS)]),
+        ("[::1]", [(ONE, OURS)], [(ANY_6, THEIRS)]),
+    ],
+)
+def test_the_owners_token_is_not_sent_to_a_program_of_another_user(
+    host: str, four: list[tuple[str, int]], six: list[tuple[str, int]], tables: tuple[Path, Path]
+) -> None:
+    tables[0].write_text(listening(*four))
+    tables[1].write_text(listening(*six))
+    with pytest.raises(OwnerTokenNotSentError, match="a program of another user listens there"):
+        token_for(f"http://{host}:8750", VerbFlags())
+
+
+def test_the_owners_token_is_not_sent_where_nobody_can_tell_who_listens(tables: tuple[Path, Path]) -> None:
+    with pytest.raises(OwnerTokenNotSentError, match="does not tell whose program"):
+        token_for("http://127.0.0.1:8750", VerbFlags())
+    tables[0].write_text(listening((ONE, OURS)))
+    assert token_for("http://127.0.0.1:8750", VerbFlags()) == TOKEN, "a system without IPv6"
+    tables[1].mkdir()
+    with pytest.raises(OwnerTokenNotSentError, match="does not tell whose program"):
+        token_for("http://127.0.0.1:8750", VerbFlags())
+    tables[1].rmdir()
+    tables[0].write_text(listening())
+    with pytest.raises(ServerUnreachableError, match="no program listens there"):
         token_for("http://127.0.0.1:8750", VerbFlags())
 
 
+def test_lapse_open_sends_the_owners_token_to_no_program_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str | None] = []
+
+    class Listens(Answers):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            super().do_GET()
+
+    with HTTPServer(("127.0.0.1", 0), Listens) as found:
+        (tmp_path / "tcp").write_text(listening((ONE, THEIRS)).replace("222E", f"{found.server_port:04X}"))
+        monkeypatch.setattr(remote, "_TABLES", (str(tmp_path / "tcp"),))
+        thread = Thread(target=found.serve_forever)
+        thread.start()
+        try:
+            assert main(["open", "--http-port", str(found.server_port)]) == 1
+        finally:
+            found.shutdown()
+            thread.join()
+    out, err = capsys.readouterr()
+    assert "a program of another user listens there" in err
+    assert out == ""
+    assert seen == [None], "asked, without a token"
+
+
 def test_this_process_is_seen_to_listen() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert remote.listeners_on(listening.getsockname()[1]) == {os.geteuid()}
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        port = here.getsockname()[1]
+        assert remote.listeners_on("127.0.0.1", port) == {os.geteuid()}
+        assert remote.listeners_on("127.0.0.2", port) == set()
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as here:
+        port = here.getsockname()[1]
+        assert remote.listeners_on("127.0.0.1", port) == remote.listeners_on("::1", port) == {os.geteuid()}
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,8 @@ def open_page(
 
 
 async def _link(context: Context) -> tuple[str, Moment]:
+    from lapse.cli.remote import demand_own_program
+    from lapse.client.transport import LapseServer
     from lapse.engine.view import Moment
     from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
     from lapse.web.server.security import in_url
@@ -196,6 +198,7 @@ async def _link(context: Context) -> tuple[str, Moment]:
     anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
     server = f"http://{'localhost' if anywhere else in_url(settings.http_host)}:{settings.http_port}"
     _ask(server, "")  # before a folder is made that nobody uses
+    demand_own_program(LapseServer.parse(server))
     owner_id, token = context.owner()
     if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
         raise OtherFolderError(url=server, folder=settings.state_dir)
