@@ -6,7 +6,7 @@ dashboard are thin over it, and decide nothing.
 
 Guarantees. Whatever ends something here goes through the one executor. Holds, freezes, budgets and the clock stop what
 a plan would end; a person's own deletion of one thing is stopped by holds alone, and counts for the budgets. What
-people change is journalled with their name, unless the name of the thing is a secret.
+people change is journalled with their name, and without that of the thing where it is a secret.
 
 Not guaranteed: that what is explained is still so a moment later.
 """
@@ -596,15 +596,15 @@ class LocalService:
     async def _audit(self, reason: AuditReason, thing: _Thing, details: dict[str, Any]) -> None:
         """Write down what a person did; it is done, so a journal that is away does not undo it.
 
-        Nothing is written about a thing whose name is a secret: a row is kept for a year, and many may read it.
+        A thing whose name is a secret is not named, only its scope: a row is kept for a year, and many may read it.
         """
+        place, address, uid = self._place, str(thing.address), thing.candidate.uid
         if isinstance(thing.domain, CountedDomain):
-            return
-        place = self._place
+            address, uid, details = "", "", {"scope": thing.address.scope, **details}
         row = audit_row(
             reason,
-            address=str(thing.address),
-            uid=thing.candidate.uid,
+            address=address,
+            uid=uid,
             actor=self._caller.name,
             time_ns=place.now,
             domain=thing.domain.name,

@@ -156,7 +156,8 @@ class ManagedKeys(SimpleDomain[UnixNs]):
         """See `ManagedDomain`: touch it, with a TTL of whole seconds, which ends less than a second after ``until``.
 
         Counted on top of what is left by the clock that decides, which may be a server's. One that ends later by now
-        is left alone. The journal does not tell of it, because it would name the key. Raises `KeyOverError`.
+        is left alone. A key does not know the expiry that it had first, so ``extend_max`` counts for each extension,
+        and for all of them together the limit of every TTL, 365 days from now. Raises `KeyOverError`.
         """
         keys, name = self._app(candidate.address), candidate.address.name
         item = await keys.get_item(name)

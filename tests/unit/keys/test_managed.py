@@ -348,10 +348,18 @@ async def test_a_store_that_cannot_be_read_is_named_by_the_plan(world: World) ->
     assert (list(plan.problems), plan.counts) == (["keys"], [])
 
 
-async def test_nothing_of_it_is_in_the_journal(world: World) -> None:
+async def test_the_journal_tells_who_extended_a_key_of_which_application_and_not_which_key(world: World) -> None:
     await world.app.put(NAME, VALUE, HOUR)
     await world.verbs.why(WhyRequest(address=ADDRESS))
-    await world.verbs.extend(ExtendRequest(address=ADDRESS, time="2h"))
+    told = await world.verbs.extend(ExtendRequest(address=ADDRESS, time="2h"))
     await world.verbs.plan(PlanRequest())
 
-    assert await world.journal.entries() == []
+    (row,) = await world.journal.entries()
+    assert (row.reason, row.actor, row.address, row.uid) == ("deadline_extended", "user ann", "", "")
+    assert row.details == {"domain": "keys", "scope": "7", "until_ns": told.deadline}
+
+
+async def test_one_extension_of_a_key_is_at_most_extend_max(world: World) -> None:
+    await world.app.put(NAME, VALUE, HOUR)
+    with pytest.raises(ExtensionError, match="extend_max is 30d"):
+        await world.verbs.extend(ExtendRequest(address=ADDRESS, time="31d"))

@@ -132,6 +132,25 @@ async def test_a_legal_hold_has_a_scope_of_its_own(shop: conftest.API, scope: st
     assert (await ask(shop, [scope], "POST", "/hold", asked)).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("scopes", "may"),
+    [
+        (["holds"], False), (["holds", "read"], False), (["holds", "legal", "operate"], False),
+        (["holds", "keys:8"], False), (["keys:7"], True), (["admin"], True),
+    ],
+)  # fmt: skip
+async def test_the_keys_of_an_application_are_extended_by_who_has_them(
+    api: conftest.API,
+    scopes: list[str],
+    may: bool,  # noqa: FBT001
+) -> None:
+    await api.client.put(f"{API}/apps/7/keys/pin", json={"value": "1234", "ttl_seconds": 60})
+    for name in ("pin", "none"):
+        told = (await ask(api, scopes, "POST", "/extend", {"address": f"key/7/{name}", "time": "1h"})).json()
+        assert (told["code"] != "ScopeMissingError") is may
+        assert may or told["detail"].count("admin, keys:7") == 1
+
+
 async def test_who_may_release_holds_cannot_release_a_legal_one(shop: conftest.API) -> None:
     asked = {"address": LAB, "reason": "case 7", "legal": True}
     assert (await ask(shop, ["legal"], "POST", "/hold", asked, name="ann")).status_code == 200

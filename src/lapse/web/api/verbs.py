@@ -6,7 +6,8 @@ others take a JSON body. `GET /status` is in `lapse.web.api.status`.
 
 A scope is looked at before anything else; three things depend on what is asked, and are looked at here. A legal hold,
 placed or released, needs ``legal``, and any other ``holds``. Who has the workspaces of an owner or the keys of an
-application may ask about these and steer them: a workspace of somebody else is answered like one that does not exist.
+application may ask about these and steer them: a workspace of somebody else is answered like one that does not exist,
+and keys are steered by nobody else but ``admin``, because an answer would tell whether there is a key of that name.
 And who may not see values gets rows of the journal without their details.
 
 Not guaranteed: that a workspace which changes its owner while a request is under way is not steered by the one before.
@@ -33,7 +34,7 @@ from lapse.keys.registration import KEYS
 from lapse.web.api.errors import ScopeMissingError, WorkspacesNotServedError
 from lapse.web.api.forms import Answer, answer, demand_known, verbs_of
 from lapse.web.api.workspaces import WorkspacesService
-from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, Owners, owners_in, sees_values, wanted_scopes
+from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, READ, Owners, owners_in, sees_values, wanted_scopes
 from lapse.web.server.security import PRINCIPAL, Principal
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
@@ -57,11 +58,20 @@ async def allowed_request(request: Request, operation: VerbOperation[Any, Any], 
     wanted = wanted_scopes(request.method, route, None)
     if operation.verb in _STEERING:
         wanted = [ADMIN, LEGAL if asked.legal else HOLDS]
+    if _is_key(operation, asked):  # its name is a secret: rights on things of every domain are none on keys
+        wanted = [one for one in wanted if one in {ADMIN, READ}]
     if not scopes.isdisjoint(wanted):
         return asked
     if operation.of_thing and asked.address is not None and not getattr(asked, "legal", False):
         return await _own(request, operation, asked, wanted)
     raise ScopeMissingError(wanted=", ".join(wanted))
+
+
+def _is_key(operation: VerbOperation[Any, Any], asked: Any) -> bool:  # noqa: ANN401 - of any verb
+    address: str | None = asked.address if operation.of_thing else None
+    return address is not None and address.partition("/")[0] in {
+        word for one in KEYS.kinds for word in (one.name, *one.also)
+    }
 
 
 async def _own(
