@@ -7,7 +7,7 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.web.auth.scopes import PLAIN, ScopeError, allowed, check_scope
 from lapse.web.auth.state import StateDatabase, StateError
-from lapse.web.auth.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
+from lapse.web.auth.tokens import NoScopeError, NoSuchTokenError, SimilarTokenNameError, TokenNameError, TokenStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +113,27 @@ def test_what_makes_no_token_is_an_error_that_says_so(tmp_path: Path) -> None:
         with pytest.raises(NoSuchTokenError, match="no token abc"):
             store.revoke("abc")
         assert store.list() == []
+
+
+@pytest.mark.parametrize("name", ["leg ", " leg", "user root", "User root", "user", "uѕer root", "l\u200beg", "\u3164"])
+def test_a_name_that_is_no_name_of_a_person_is_refused(tmp_path: Path, name: str) -> None:
+    with StateDatabase(tmp_path) as state, pytest.raises(TokenNameError):
+        TokenStore(state, clock=VirtualClock()).create(name, ["legal"])
+
+
+@pytest.mark.parametrize("name", ["Ann Lee", "ann  lee", "аnn lее", "ann lee\ufe0f", "\uff41nn lee", "ánn lee"])
+def test_a_name_that_looks_like_another_one_is_refused(tmp_path: Path, name: str) -> None:
+    with StateDatabase(tmp_path) as state:
+        store = TokenStore(state, clock=VirtualClock())
+        token_id, _ = store.create("ann lee", ["legal"])
+        with pytest.raises(SimilarTokenNameError, match="looks like 'ann lee'"):
+            store.create(name, ["legal"])
+        store.revoke(token_id)
+        with pytest.raises(SimilarTokenNameError):
+            store.create(name, ["legal"])
+        store.create("ann lee", ["approve"])
+        store.create("ann li", ["legal"])
+        assert store.persons("legal") == {"ann li"}
 
 
 def test_two_processes_on_one_database_use_the_same_secret(tmp_path: Path) -> None:

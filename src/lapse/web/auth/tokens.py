@@ -25,6 +25,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from typing import Final
+from unicodedata import category, normalize
 
 from msgspec import Struct
 
@@ -47,6 +48,10 @@ _PARTS: Final = 3
 _ID_BYTES: Final = 6
 _MS: Final = 1_000_000
 _MAX_NAME: Final = 100
+# Letters of other scripts that look like Latin ones, and letters that have no look.
+_LOOKS: Final = str.maketrans(
+    "авеіјкмнорсѕтухһԁԛԝαεικνορτυχ", "abeijkmhopcstyxhdqwaeikvoptux", "\u115f\u1160\u3164\uffa0"
+)
 
 
 class NoScopeError(UsageError):
@@ -54,7 +59,14 @@ class NoScopeError(UsageError):
 
 
 class TokenNameError(UsageError, ValueError):
-    """The name of a token must be 1 to {limit} printable characters, so that you recognise it in a list."""
+    """The name of a token must be 1 to {limit} printable characters, with no space at its ends, nor begin with 'user'.
+
+    People recognise it by that in lists, and it says who somebody is where two persons are needed.
+    """
+
+
+class SimilarTokenNameError(UsageError, ValueError):
+    """{name!r} looks like {other!r}, the name of another token. Names are persons: take {other!r}, or another name."""
 
 
 class NoSuchTokenError(LapseError):
@@ -72,7 +84,7 @@ class Token(Struct, frozen=True):
 
 
 class TokenStore:
-    """The tokens of a state database. Each method is one atomic statement."""
+    """The tokens of a state database. Each method is atomic."""
 
     def __init__(self, state: StateDatabase, *, clock: Clock) -> None:
         """Use an open state database."""
@@ -80,12 +92,24 @@ class TokenStore:
         self._clock = clock
 
     def create(self, name: str, scopes: Sequence[str]) -> tuple[str, str]:
-        """Make a token; return its id and the token itself, which is not kept and cannot be shown again."""
-        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        """Make a token; return its id and the token itself, which is not kept and cannot be shown again.
+
+        Tokens of one name are one person, so a name that only looks like another one is refused.
+        """
+        if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
+            raise TokenNameError(limit=_MAX_NAME)
+        look = _look_of(name)
+        if not look or look.partition(" ")[0] == "user":
             raise TokenNameError(limit=_MAX_NAME)
         if not scopes:
             raise NoScopeError
-        return self._add(name, " ".join(dict.fromkeys(check_scope(scope) for scope in scopes)))
+        wanted = " ".join(dict.fromkeys(check_scope(scope) for scope in scopes))
+        with self._state.exclusively():
+            others = dict.fromkeys(one.name for one in self.list())  # revoked ones, too: the journal has their names
+            similar = None if name in others else next((one for one in others if _look_of(one) == look), None)
+            if similar is not None:
+                raise SimilarTokenNameError(name=name, other=similar)
+            return self._add(name, wanted)
 
     def create_owner(self) -> tuple[str, str]:
         """Make the owner's token, which may do everything, instead of the one before; return its id and the token."""
@@ -166,6 +190,15 @@ class TokenStore:
 def _principal(token_id: str, row: tuple[str, bytes, str, int]) -> Principal:
     scopes, _, name, is_owner = row
     return Principal(token_id, frozenset(scopes.split()), name, bool(is_owner))
+
+
+def _look_of(name: str) -> str:
+    """Return what two names have in common that people take for one: without case, marks, and doubled spaces.
+
+    Not complete: of letters of other scripts, only the plainest are known.
+    """
+    letters = "".join(one for one in normalize("NFKD", name.casefold()) if category(one) != "Mn")
+    return " ".join(letters.casefold().translate(_LOOKS).split())
 
 
 def _digest(token: str) -> bytes:
