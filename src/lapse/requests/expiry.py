@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.holds import Hold
     from lapse.kube.resources import Kind, Object, ObjectKey
     from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.objects.trash.moves import ObjectTrash
@@ -268,6 +269,23 @@ def demand_deletable(place: Located) -> None:
         raise NotDeletableError(address=place)
 
 
+async def hold_on(keeper: ObjectKeeper, holds: HoldLookup, now: int) -> Hold | HoldDoubt | None:
+    """Return what keeps a keeper: its own hold, or one of what it follows or keeps."""
+    meta = keeper.metadata
+    kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
+    (held,) = await holds.holds_over([kept], UnixNs(now))
+    return held
+
+
+async def demand_unheld(keeper: ObjectKeeper, holds: HoldLookup, *, address: object, now: int) -> None:
+    """Refuse the deletion of ``address`` because of its keeper; raises `HeldError` and `HoldUnknownError`."""
+    held = await hold_on(keeper, holds, now)
+    if isinstance(held, HoldDoubt):
+        raise HoldUnknownError(address=address, problem=held.problem)
+    if held is not None:
+        raise held_error(address, held)
+
+
 async def delete_by_person(  # noqa: PLR0913 - all but the object named
     store: ObjectStore,
     place: Located,
@@ -287,13 +305,7 @@ async def delete_by_person(  # noqa: PLR0913 - all but the object named
     """
     now = clock.wall_ns()
     if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
-        meta = keeper.metadata
-        kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
-        (held,) = await holds.holds_over([kept], UnixNs(now))
-        if isinstance(held, HoldDoubt):
-            raise HoldUnknownError(address=place, problem=held.problem)
-        if held is not None:
-            raise held_error(place, held)
+        await demand_unheld(keeper, holds, address=place, now=now)
     action = deletion_by_person(
         domain=_DOMAINS.get(place.kind, DOMAIN),
         address=place.address,

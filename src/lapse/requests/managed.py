@@ -19,16 +19,14 @@ from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, with_ex
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Candidate, Consequence
-from lapse.engine.executor import HoldUnknownError
 from lapse.engine.explanation import Grounds, RuleVerdict, single_rule, words
 from lapse.engine.safety.extensions import extension_of
-from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
+from lapse.engine.safety.holds import hold_of
 from lapse.engine.service import NothingThereError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.holds.cluster import Dependants, goes_with
 from lapse.objects.managed import ManagedObjects, in_pages
-from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle
 from lapse.objects.trash.rules import TrashReason
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name
@@ -41,7 +39,7 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
     KeeperMode,
 )
-from lapse.requests.expiry import FinishedRequests, candidate
+from lapse.requests.expiry import FinishedRequests, candidate, demand_unheld, hold_on
 from lapse.requests.lifecycle.keeper import Followed, KeeperReason, is_for_ever, state_of, with_loss
 from lapse.requests.lifecycle.keeper import decide as decide_keeper
 from lapse.requests.registration import KEEPERS, REQUESTS, SCHEDULES
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Target
-    from lapse.engine.safety.holds import Hold
     from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.holds.steering import Steering
     from lapse.objects.port import HoldLookup, ObjectStore
@@ -189,27 +186,16 @@ class ManagedRequests(ManagedObjects["Finished"]):
             return ()
         state = with_loss(state_of(keeper, Followed.LOST), end)
         deadline = with_extension(decide_keeper(state, end), extension_of(keeper.metadata.annotations), end).deadline
-        if deadline is None or await self._hold_on(keeper) is not None:
+        if deadline is None or await hold_on(keeper, self._shared.holds, self.now) is not None:
             return ()
         going = [f"{OBJECT_KEEPER.word}/{keeper.metadata.name}", *await _kept(self._shared, keeper.metadata.uid)]
         return [Consequence(one, DELETE, deadline) for one in going]
-
-    async def _hold_on(self, keeper: ObjectKeeper) -> Hold | HoldDoubt | None:
-        """Return what keeps a keeper: its own hold, or one of what it follows or keeps."""
-        meta = keeper.metadata
-        kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
-        (held,) = await self._shared.holds.holds_over([kept], self.now)
-        return held
 
     async def deletion_target(self, candidate: Candidate[Finished]) -> Target:
         """See `ManagedDomain`: refused where a keeper goes along that is held, or keeps what is."""
         keeper = await self._keeper(candidate)
         if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
-            held = await self._hold_on(keeper)
-            if isinstance(held, HoldDoubt):
-                raise HoldUnknownError(address=candidate.address, problem=held.problem)
-            if held is not None:
-                raise held_error(candidate.address, held)
+            await demand_unheld(keeper, self._shared.holds, address=candidate.address, now=self.now)
         return self.target
 
     async def _keeper(self, candidate: Candidate[Finished]) -> ObjectKeeper | None:
@@ -367,7 +353,7 @@ class ManagedKeepers(ManagedObjects[SeenKeeper]):
         if place.kind is OBJECT_KEEPER:
             keeper = await self.store.get(OBJECT_KEEPER, place.key)
             rule = self._shared.policy.ttl_rule
-            await demand_unfollowing(self.store, place, keeper, rule=rule, now=self.now)
+            await demand_unfollowing(self.store, place, keeper, holds=self._shared.holds, rule=rule, now=self.now)
         return self.target
 
     async def extend(self, candidate: Candidate[SeenKeeper], until: UnixNs, *, by: str) -> None:

@@ -44,7 +44,7 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_followed, is_kept_by, is_made_for
-from lapse.requests.expiry import NotDeletableError
+from lapse.requests.expiry import NotDeletableError, demand_unheld
 from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.schedules.cron import Cron
@@ -54,7 +54,7 @@ from lapse.requests.view import followed, keeper_of, read_or_none, state_of, vie
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.requests.api.kinds import CaptureSchedule
     from lapse.requests.lifecycle.policy import TTLRule
 
@@ -425,14 +425,16 @@ class KeeperWaitsError(NotDeletableError):
 
 
 async def demand_unfollowing(
-    store: ObjectStore, place: Located, keeper: ObjectKeeper, *, rule: TTLRule, now: int
+    store: ObjectStore, place: Located, keeper: ObjectKeeper, *, holds: HoldLookup, rule: TTLRule, now: int
 ) -> None:
     """Refuse to delete a keeper by hand that goes by itself, as long as what it follows is there.
 
-    Nobody else counts on it then: what is left is a copy that a person may end sooner.
+    Nobody else counts on it then: what is left is a copy that a person may end sooner. Of one that is held, that is the
+    reason that is told: it does not go by itself either.
     """
     if is_for_ever(keeper):
         return
+    await demand_unheld(keeper, holds, address=place, now=now)
     expires = view_of(OBJECT_KEEPER, keeper, now=now, rule=rule).expiry(now) or "later"
     ref = keeper.spec.follow_object_ref
     if ref is None:

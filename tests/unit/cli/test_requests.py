@@ -15,6 +15,7 @@ from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone,
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety.holds import HeldError
+from lapse.engine.verbs.contract import DeleteRequest, HoldRequest
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
@@ -329,6 +330,23 @@ def follower(name: str, request: Any) -> dict[str, Any]:  # noqa: ANN401 - a req
     ref |= {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
     spec = {"mode": "FollowObjectWithTTL", "ttl": "24h", "followObjectRef": ref}
     return {"metadata": {"name": name}, "spec": spec}
+
+
+async def test_a_keeper_that_is_held_is_refused_as_held_whatever_it_follows(context: Context, data: Path) -> None:
+    place = await capture(directory=data).ask(context.store)
+    request = await context.store.get(place.kind, place.key)
+    await context.store.create(OBJECT_KEEPER, follower("ret-3", request))
+    await context.store.create(OBJECT_KEEPER, {"metadata": {"name": "ret-4"}, "spec": {"mode": "TTL", "ttl": "24h"}})
+    service = await context.service()
+    for name in ("ret-3", "ret-4"):
+        with pytest.raises(NotDeletableError):
+            await service.delete(DeleteRequest(address=f"keeper/{name}"))
+        await service.hold(HoldRequest(address=f"keeper/{name}", reason="audit"))
+        with pytest.raises(HeldError, match="audit"):
+            await service.delete(DeleteRequest(address=f"keeper/{name}"))
+        with pytest.raises(HeldError, match="audit"):
+            await delete_in_folder(context, locate(f"keeper/{name}"))
+    assert len((await context.store.list(OBJECT_KEEPER)).items) == 2
 
 
 async def test_a_keeper_is_deleted_by_hand_once_its_request_is_gone(context: Context, data: Path) -> None:

@@ -630,7 +630,7 @@ async def delete_in_folder(context: Context, place: Located) -> str:
     reading = store.get(place.kind, place.key)
     found: Any = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
     if place.kind is OBJECT_KEEPER:
-        await demand_unfollowing(store, place, found, rule=context.request_ttl, now=now)
+        await demand_unfollowing(store, place, found, holds=store, rule=context.request_ttl, now=now)
     keeper = await keeper_of(store, place.kind, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
     said = ""
