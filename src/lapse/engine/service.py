@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.decision import Decision
     from lapse.engine.domain import Action, Candidate, ManagedDomain
+    from lapse.engine.explanation import HoldFacts
     from lapse.engine.journal.port import Row
     from lapse.engine.journal.view import JournalRowView
     from lapse.engine.plans.plan import Plan
@@ -306,9 +307,8 @@ class LocalService:
 
     async def release(self, asked: ReleaseRequest) -> SteeredView:
         """See `Verbs`."""
-        thing, now = await self._find(asked.address, DomainVerb.HOLD), self._place.now
-        about = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=now)
-        (held,) = await holds_of(thing.domain, [about], now)
+        thing = await self._find(asked.address, DomainVerb.HOLD)
+        held = await self._held(thing)
         if held is not None and held.legal and not asked.legal:  # who may release holds may not release these
             raise LegalReleaseError(address=thing.address)
         was = await thing.domain.release(thing.candidate, by=self._caller.person or "", legal=asked.legal)
@@ -320,10 +320,10 @@ class LocalService:
     async def extend(self, asked: ExtendRequest) -> SteeredView:
         """See `Verbs`."""
         thing = await self._find(asked.address, DomainVerb.EXTEND)
-        until = self._new_deadline(thing, asked.time)
+        until, held = self._new_deadline(thing, asked.time), await self._held(thing)
         await thing.domain.extend(thing.candidate, until, by=self._caller.name)
         await self._audit(AuditReason.DEADLINE_EXTENDED, thing, {"until_ns": until})
-        return thing.view(deadline=Moment(until), extended_until=Moment(until))
+        return thing.view(hold=held, deadline=Moment(until), extended_until=Moment(until))
 
     def _new_deadline(self, thing: _Thing, asked: str) -> UnixNs:
         """Return the deadline that is meant; raises `ExtensionError` for one that is earlier, or too far away."""
@@ -357,6 +357,13 @@ class LocalService:
         action = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=place.now)
         await delete_by_person(target, place.journal, action, clock=place.clock, metrics=place.metrics)
         return thing.view()
+
+    async def _held(self, thing: _Thing) -> HoldFacts | None:
+        """Return what holds a thing, wherever it stands."""
+        now = self._place.now
+        about = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=now)
+        (held,) = await holds_of(thing.domain, [about], now)
+        return held
 
     async def _find(self, text: str, verb: DomainVerb) -> _Thing:
         address = self._place.registry.parse(text)

@@ -11,7 +11,13 @@ from lapse.core.address import AddressError
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.plans.approvals import ByPlan, OwnPlanError
 from lapse.engine.plans.plan import PlanExpiredError, PlanSignatureError
-from lapse.engine.plans.planner import EndlessPlanError, NoSuchPolicyError, NotInPlanError, OtherPlaceError
+from lapse.engine.plans.planner import (
+    EndlessPlanError,
+    NoSuchPolicyError,
+    NotInPlanError,
+    OtherPlaceError,
+    PlanOfThePastError,
+)
 from lapse.engine.registry import NoSuchDomainError
 from lapse.engine.verbs.contract import (
     ApplyRequest,
@@ -100,6 +106,8 @@ async def a_plan_that_makes_no_sense_is_refused(world: World) -> None:
         await verbs.plan(PlanRequest(policy="another"))
     with pytest.raises(EndlessPlanError):
         await verbs.plan(PlanRequest(within="never"))
+    with pytest.raises(PlanOfThePastError, match="-1h"):
+        await verbs.plan(PlanRequest(within="-1h"))
     with pytest.raises(DurationError):
         await verbs.plan(PlanRequest(within="10minutes"))
 

@@ -214,6 +214,17 @@ async def an_extension_moves_the_deadline_by_what_it_says(world: World) -> None:
 
 
 @case
+async def an_extension_of_what_is_held_tells_its_hold(world: World) -> None:
+    await world.things.add("a")
+    held = await world.of(BEN).hold(HoldRequest(address="thing/a", reason="audit"))
+    done = await world.of(ANN).extend(ExtendRequest(address="thing/a", time="2h"))
+    assert held.hold is not None
+    assert done.hold == held.hold
+    await world.of(BEN).release(ReleaseRequest(address="thing/a"))
+    assert (await world.of(ANN).extend(ExtendRequest(address="thing/a", time="2h"))).hold is None
+
+
+@case
 async def an_extension_reaches_as_far_as_is_allowed_and_no_further(world: World) -> None:
     await world.things.add("a")
     with pytest.raises(ExtensionError, match="extend_max is 30d"):

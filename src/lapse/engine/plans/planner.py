@@ -77,6 +77,10 @@ class EndlessPlanError(UsageError):
     """A plan cannot reach for ever. Expected a duration such as 24h or 7d."""
 
 
+class PlanOfThePastError(UsageError):
+    """A plan cannot reach into the past, as {given} would. Expected a duration such as 0s, 24h or 7d."""
+
+
 class Planner:
     """See the module."""
 
@@ -435,6 +439,8 @@ def _length(within: str) -> int:
     found = Duration.parse(within).nanoseconds
     if found is None:
         raise EndlessPlanError
+    if found < 0:
+        raise PlanOfThePastError(given=within)
     return found
 
 
