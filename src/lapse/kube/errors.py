@@ -51,6 +51,10 @@ class UnknownKindError(ObjectError):
     """The store does not know the kind {kind} of {api_version}."""
 
 
+class NoSuchKindError(UsageError):
+    """There is no kind {given} in {place}. Expected {known}."""
+
+
 class GoneError(ObjectError):
     """The changes since version {version} are no longer kept. List again and watch from there."""
 

@@ -23,7 +23,6 @@ from msgspec import Meta
 
 from lapse.core.address import Address
 from lapse.kube.crd.rules import Time
-from lapse.kube.errors import UnknownKindError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -199,13 +198,14 @@ class PartialObject(Struct, frozen=True):
     metadata: ObjectMeta
 
 
-def by_word(kinds: Iterable[Kind[Any]], word: str) -> Kind[Any]:
-    """Return the kind whose addresses begin with ``word``; raises `UnknownKindError`."""
-    found = next((kind for kind in kinds if word in {kind.word or kind.full_name, kind.full_name}), None)
-    if found is None:
-        name, _, group = word.partition(".")
-        raise UnknownKindError(kind=name, api_version=group or "v1")
-    return found
+def by_word(kinds: Iterable[Kind[Any]], word: str) -> Kind[Any] | None:
+    """Return the kind whose addresses begin with ``word``; None when there is none."""
+    return next((kind for kind in kinds if word in {kind.word or kind.full_name, kind.full_name}), None)
+
+
+def words_of(kinds: Iterable[Kind[Any]]) -> list[str]:
+    """Return the words that the addresses of these kinds begin with, in order."""
+    return sorted(kind.word or kind.full_name for kind in kinds)
 
 
 def metadata_only(kind: Kind[Any]) -> Kind[PartialObject]:

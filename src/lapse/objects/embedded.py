@@ -40,12 +40,25 @@ from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidError,
+    NoSuchKindError,
     NotFoundError,
     ObjectError,
     StoreUnavailableError,
     UnknownKindError,
 )
-from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page, by_word
+from lapse.kube.resources import (
+    NO_LABELS,
+    Document,
+    Event,
+    EventType,
+    Json,
+    Kind,
+    Object,
+    ObjectKey,
+    Page,
+    by_word,
+    words_of,
+)
 from lapse.objects import documents
 from lapse.objects.change_log import ListQuery, Wakeups, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.documents import as_json, check_namespace, decode, encode
@@ -193,7 +206,11 @@ class EmbeddedStore:
 
     async def resolve_word(self, word: str) -> Kind[Any]:
         """See `ObjectStore`."""
-        return by_word(self._kinds.values(), word)
+        found = by_word(self._kinds.values(), word)
+        if found is None:
+            *first, last = words_of(self._kinds.values())
+            raise NoSuchKindError(given=word, place="this store", known=f"{', '.join(first)} or {last}")
+        return found
 
     async def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """See `ObjectStore`. Ends when the store is closed."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.jitter import backoff
 from lapse.kube.api.discovery import Discovery
-from lapse.kube.errors import ConflictError, ObjectError, UnknownKindError
-from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, by_word, metadata_only
+from lapse.kube.errors import ConflictError, NoSuchKindError, ObjectError, UnknownKindError
+from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, by_word, metadata_only, words_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -65,10 +65,12 @@ class KubernetesStore:
 
     async def resolve_word(self, word: str) -> Kind[Any]:
         """See `ObjectStore`."""
+        found = by_word(self._kinds.values(), word)
         try:
-            return by_word(self._kinds.values(), word)
-        except UnknownKindError:
-            return await self._discovery.find_preferred(word)
+            return found or await self._discovery.find_preferred(word)
+        except UnknownKindError as error:
+            known = f"{', '.join(words_of(self._kinds.values()))}, or a Kind.group that kubectl api-resources lists"
+            raise NoSuchKindError(given=word, place="this cluster", known=known) from error
 
     def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """See `ObjectStore`."""

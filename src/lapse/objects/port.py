@@ -98,7 +98,7 @@ class ObjectStore(Reader, Protocol):
     async def resolve_word(self, word: str) -> Kind[Any]:
         """Return the kind whose addresses begin with ``word``: one of ours, or ``KIND.GROUP`` in the usual version.
 
-        Raises `UnknownKindError`.
+        Raises `NoSuchKindError`, which names those that there are: the word is somebody's who typed it.
         """
         ...
 

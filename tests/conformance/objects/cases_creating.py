@@ -7,7 +7,7 @@ import re
 
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.errors import AlreadyExistsError, InvalidError, NotFoundError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, InvalidError, NoSuchKindError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, ObjectMeta
 from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
@@ -249,6 +249,14 @@ async def unknown_kinds_are_refused(world: World) -> None:
         await world.store.list(UNKNOWN, namespace=namespace)
     with refused(UnknownKindError):
         await world.store.delete(UNKNOWN, ObjectKey(namespace, "a"))
+
+
+@case
+async def a_word_of_no_kind_is_wrong_input(world: World) -> None:
+    assert (await world.store.resolve_word("Widget.test.lapse.dev")).kind == "Widget"
+    for word in ("Gadget.test.lapse.dev", "Widget.nowhere.lapse.dev", "Gadget"):
+        with refused(NoSuchKindError):
+            await world.store.resolve_word(word)
 
 
 @case

@@ -103,6 +103,15 @@ def test_a_plan_is_for_a_policy_by_its_name(holder: Holder) -> None:
     assert holder.told("plan", "--policy", "archive")["items"] == []
 
 
+def test_a_kind_that_there_is_not_is_a_usage_error_that_names_those_that_there_are(holder: Holder) -> None:
+    holder.create()
+    for line in (("why",), ("hold", "--reason", "z"), ("release",), ("delete", "--yes")):
+        refused = holder.say(line[0], "Foo.bar/x/y", *line[1:], code=64)[1]
+        assert "There is no kind Foo.bar in this store. Expected " in refused
+        assert " history, " in refused
+    assert "There is no kind Job.batch in this store" in holder.say("extend", "Job.batch/x/y", "2h", code=64)[1]
+
+
 # --- two persons ------------------------------------------------------------------------------------------------------
 
 

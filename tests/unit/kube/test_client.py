@@ -18,12 +18,14 @@ from lapse.kube.errors import (
     ForbiddenError,
     GoneError,
     InvalidError,
+    NoSuchKindError,
     NotFoundError,
     StoreUnavailableError,
     UnauthenticatedError,
     UnknownKindError,
 )
 from lapse.kube.resources import EventType, ObjectKey, metadata_only, untyped
+from lapse.objects.kubernetes import KubernetesStore
 from tests.servers.ports import reserved_port
 from tests.unit.kube.faulty import (
     KEY,
@@ -98,6 +100,13 @@ async def test_a_kind_that_is_not_served_is_told_from_an_object_that_is_not_ther
             await client.get(THING, KEY)
         with pytest.raises(NotFoundError, match="no Thing default/a"):
             await client.get(THING, KEY)
+
+
+async def test_a_group_that_is_not_served_is_wrong_input_about_the_kind_that_was_typed() -> None:
+    async with client_of(FaultyServer(says(404, b"404 page not found\n"))) as client:
+        with pytest.raises(NoSuchKindError, match=r"no kind Foo\.bar in this cluster\. Expected .*Thing") as failure:
+            await KubernetesStore(client, kinds=[THING]).resolve_word("Foo.bar")
+    assert (failure.value.exit_code, failure.value.status) == (64, 422)
 
 
 async def test_a_missing_namespace_is_named() -> None:

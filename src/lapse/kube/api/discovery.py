@@ -61,7 +61,7 @@ class Discovery:
             return await self.find("v1", kind)
         try:
             found = await self._client.fetch(f"/apis/{group}", _Group)
-        except NotFoundError:
+        except (NotFoundError, UnknownKindError):  # whichever it is, it is about the group, and not about this kind
             raise UnknownKindError(kind=kind, api_version=group) from None
         if found.preferred_version is None:
             raise UnknownKindError(kind=kind, api_version=group)
