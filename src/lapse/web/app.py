@@ -32,7 +32,7 @@ from lapse.web.api.verbs import VerbsOf
 from lapse.web.api.workspaces import WorkspacesService
 from lapse.web.auth import login
 from lapse.web.auth.login import Admission, is_public
-from lapse.web.auth.scopes import allowed, busy_in, has_own, wanted_scopes
+from lapse.web.auth.scopes import allowed, busy_in, has_own, in_words, wanted_scopes
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.pages import pages
 from lapse.web.pages.pages import PageLinks
@@ -84,7 +84,7 @@ def authorise(request: Request) -> None:
     workspaces = about_work or route in workspaces_api.router.routes
     if not allowed(principal.scopes, request.method, route.path, app, workspaces=workspaces):
         wanted = wanted_scopes(request.method, route.path, app, workspaces=workspaces)
-        raise ScopeMissingError(wanted=", ".join(wanted))
+        raise ScopeMissingError(wanted=in_words(wanted, route.path))
 
 
 def create_app(  # noqa: PLR0913 - as many as there are domains, each by its name

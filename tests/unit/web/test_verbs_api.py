@@ -222,6 +222,39 @@ async def test_who_sees_no_values_gets_rows_without_details(shop: conftest.API) 
         assert ("hunter2" in str(rows)) is shown
 
 
+@pytest.mark.parametrize("scope", ["operate", "approve", "holds", "legal"])
+async def test_who_decides_about_things_may_ask_why_and_sees_no_values(shop: conftest.API, scope: str) -> None:
+    await shop.client.post(f"{API}/hold", json={"address": LAB, "reason": "audit", "until": "7d"})
+    why = await ask(shop, [scope], "GET", f"/why/{LAB}")
+    whole = await ask(shop, ["read"], "GET", f"/why/{LAB}")
+
+    assert (why.status_code, why.json()["reason"], why.json()["hold"]) == (200, "held", whole.json()["hold"])
+    assert {one["details"] for one in why.json()["journal"]} == {None}
+    assert whole.json()["journal"][0]["details"] is not None
+    assert (await ask(shop, [scope], "GET", "/status")).status_code == 200
+    assert (await ask(shop, [scope], "GET", "/plan")).status_code == 200
+    assert (await ask(shop, [scope], "GET", "/why/key/7/pin")).status_code == 403
+
+
+async def test_who_only_looks_does_not_ask_why(shop: conftest.API) -> None:
+    assert (await ask(shop, ["monitor"], "GET", f"/why/{LAB}")).status_code == 403
+
+
+@pytest.mark.parametrize("verb", ["/hold", "/release"])
+async def test_placing_and_releasing_need_the_same_scopes_and_say_so(shop: conftest.API, verb: str) -> None:
+    plain = {"address": LAB} | ({"reason": "x"} if verb == "/hold" else {})
+    legal = plain | {"legal": True}
+
+    async def refused(scope: str, asked: dict[str, Any]) -> str:
+        answered = await ask(shop, [scope], "POST", verb, asked)
+        assert answered.status_code == 403
+        return str(answered.json()["detail"]).partition("one of the scopes ")[2]
+
+    assert await refused("monitor", plain) == "admin, holds, or legal for a legal hold."
+    assert await refused("legal", plain) == "admin, holds."
+    assert await refused("holds", legal) == "admin, legal."
+
+
 async def test_the_old_addresses_of_workspaces_say_that_they_are(shop: conftest.API) -> None:
     calls = [
         await shop.client.get(f"{API}/workspaces/lab/why"),

@@ -4,18 +4,19 @@ The routes are made of `lapse.engine.verbs.operations`, and carried out by what 
 decided here but who may ask. What only reads takes its fields from the query, and `why` the address from the path; the
 others take a JSON body. `GET /status` is in `lapse.web.api.status`.
 
-A scope is looked at before anything else; three things depend on what is asked, and are looked at here. A legal hold,
+A scope is looked at before anything else; four things depend on what is asked, and are looked at here. A legal hold,
 placed or released, needs ``legal``, and any other ``holds``. Who has the workspaces of an owner or the keys of an
 application may ask about these and steer them: a workspace of somebody else is answered like one that does not exist,
-and keys are steered by nobody else but ``admin``, because an answer would tell whether there is a key of that name.
-And who may not see values gets rows of the journal without their details.
+and keys are asked about and steered by nobody else but ``admin`` and ``read``, because an answer would tell whether
+there is a key of that name. And who may not see values gets rows of the journal without their details, and explanations
+without what programs and probes have said.
 
 Not guaranteed: that a workspace which changes its owner while a request is under way is not steered by the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from inspect import getdoc
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,6 +27,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from lapse.domains import REGISTRY
+from lapse.engine.journal.view import JournalRowView
 from lapse.engine.verbs.contract import Verbs
 from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
 from lapse.engine.verbs.place import Caller
@@ -34,7 +36,7 @@ from lapse.keys.registration import KEYS
 from lapse.web.api.errors import ScopeMissingError, WorkspacesNotServedError
 from lapse.web.api.forms import Answer, answer, demand_known, verbs_of
 from lapse.web.api.workspaces import WorkspacesService
-from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, READ, Owners, owners_in, sees_values, wanted_scopes
+from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, READ, Owners, may_decide, owners_in, sees_values, wanted_scopes
 from lapse.web.server.security import PRINCIPAL, Principal
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
@@ -144,9 +146,17 @@ def _address(request: Request) -> str | None:
 
 
 def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) -> Any:  # noqa: ANN401 - of any verb
-    if operation is not JOURNAL or sees_values(principal.scopes):
+    if sees_values(principal.scopes):
         return told
-    return msgspec.structs.replace(told, items=[msgspec.structs.replace(one, details=None) for one in told.items])
+    if operation is JOURNAL:
+        return msgspec.structs.replace(told, items=_without_details(told.items))
+    if operation is WHY and may_decide(principal.scopes):
+        return msgspec.structs.replace(told, trouble=None, facts={}, journal=_without_details(told.journal))
+    return told
+
+
+def _without_details(rows: Iterable[JournalRowView]) -> list[JournalRowView]:
+    return [msgspec.structs.replace(one, details=None) for one in rows]
 
 
 # --- the routes -------------------------------------------------------------------------------------------------------

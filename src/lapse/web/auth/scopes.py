@@ -3,14 +3,14 @@
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
 without anybody's values: no key, no document, no command, no output. ``operate``, ``approve``, ``holds`` and ``legal``
-see the same, and each may do one kind of thing besides; what that is, `_VERBS` says for the verbs of every domain, and
-domains say it for their own in their registrations (`FURTHER`). A route that is not there is for ``admin``, and for
-``read`` if it only reads, so that one added without a thought is closed.
+see the same, may ask why of everything but keys, and each may do one kind of thing besides; what that is, `_VERBS` says
+for the verbs of every domain, and domains say it for their own in their registrations (`FURTHER`). A route that is not
+there is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -29,18 +29,22 @@ HOLDS: Final = "holds"
 LEGAL: Final = "legal"
 PLAIN: Final = (ADMIN, OPERATE, APPROVE, HOLDS, LEGAL, READ, MONITOR)
 """The scopes that are about everything, rather than about an application or an owner."""
-_LOOKING: Final = frozenset({MONITOR, OPERATE, APPROVE, HOLDS, LEGAL})
+_DECIDING: Final = frozenset({OPERATE, APPROVE, HOLDS, LEGAL})
+_LOOKING: Final = _DECIDING | {MONITOR}
 _LISTS: Final = (
     *("GET /", "GET /status", "GET /api/v1/docs", "GET /api/v1/openapi.json"),
     *("GET /plan", "GET /trash", "GET /journal"),
     *(route for one in REGISTRY.built_in for route in one.routes.get(Registration.LISTS, ())),
 )
+_HOLDING: Final = ("/hold", "/release")
 _VERBS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(("POST /apply", "POST /freeze", "POST /resume"), frozenset({OPERATE})),
+    # Who decides about a thing may ask why; of what, and what is left out, is in `lapse.web.api.verbs`.
+    "GET /why/{address:path}": _DECIDING,
     "POST /approve": frozenset({APPROVE}),
     "POST /extend": frozenset({HOLDS}),
     # Which of the two depends on whether a legal hold is meant (`lapse.web.api.verbs`).
-    **dict.fromkeys(("POST /hold", "POST /release"), frozenset({HOLDS, LEGAL})),
+    **dict.fromkeys((f"POST {path}" for path in _HOLDING), frozenset({HOLDS, LEGAL})),
 }
 
 
@@ -131,6 +135,11 @@ def sees_values(scopes: AbstractSet[str]) -> bool:
     return not scopes.isdisjoint({ADMIN, READ})
 
 
+def may_decide(scopes: AbstractSet[str]) -> bool:
+    """Whether a caller decides about things that are not their own, and so may ask why of them."""
+    return not scopes.isdisjoint(_DECIDING)
+
+
 def wanted_scopes(method: str, path: str, app: str | None, *, workspaces: bool = False) -> list[str]:
     """Return the scopes of which one is needed.
 
@@ -145,6 +154,13 @@ def wanted_scopes(method: str, path: str, app: str | None, *, workspaces: bool =
     if workspaces:
         wanted.append(f"{_OWNED}OWNER")
     return wanted
+
+
+def in_words(wanted: Sequence[str], path: str) -> str:
+    """Return the scopes of which one is needed, for a message; of a hold it is not known yet which kind is meant."""
+    if path in _HOLDING:
+        return f"{', '.join(one for one in wanted if one != LEGAL)}, or {LEGAL} for a legal hold"
+    return ", ".join(wanted)
 
 
 def allowed(scopes: AbstractSet[str], method: str, path: str, app: str | None, *, workspaces: bool = False) -> bool:
