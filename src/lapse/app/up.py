@@ -320,7 +320,7 @@ class _Domains:
         from lapse.engine.running.coordinator import ElectedWork
 
         requests, shared = self.requests.requests, stores.shared
-        loops: list[Loop] = [*_key_loops(loaded, stores.keys, stores.metrics, stores.clock), *requests.loops]
+        loops: list[Loop] = [*_key_loops(loaded, stores.keys, stores.shared), *requests.loops]
         loops += [requests.upkeep, *self.history.loops]
         loops += [one.loop(holds=stores.record.holds, **shared) for one in self.others if one.section.enabled]
         services = [*self.requests.leader_services, *self.history.leader_services]
@@ -644,14 +644,16 @@ def _coordinator(
     return Coordinator(clock=clock, metrics=metrics, loops=recorded, leadership=election, beside=folder)
 
 
-def _key_loops(loaded: LoadedSettings, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[Loop]:
+def _key_loops(loaded: LoadedSettings, keys: AsyncKeys, shared: _Shared) -> list[Loop]:
     """Return the loops that are needed: no sweep for a store that cleans up by itself, or when told never."""
-    from lapse.keys.counts import count_loops
+    from lapse.keys.counts import ExpiredCounts, count_loops
     from lapse.keys.sweeper import CleanupLoop
 
+    clock, metrics = shared["clock"], shared["metrics"]
     asked, counting = keys.backend.sweep_interval, count_loops(keys, metrics)
     if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
     if asked is None or asked == float("inf"):
         return [*counting]
-    return [CleanupLoop(keys, interval=asked, metrics=metrics, clock=clock), *counting]
+    expired = ExpiredCounts(shared["journal"], clock=clock, metrics=metrics)
+    return [CleanupLoop(keys, interval=asked, metrics=metrics, clock=clock, expired=expired), *counting]

@@ -16,14 +16,14 @@ one second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lapse.core.moved import old_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lapse.keys.backends.layout import Prefix
 
@@ -109,6 +109,8 @@ class CleanupReport:
     """Whether expired records are left, so that another slice should follow soon."""
     lag_seconds: float | None = None
     """How long the oldest removed record had been over; None when nothing was removed."""
+    apps: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """How many of the removed records were keys of each application. No names: they are secrets."""
 
 
 class ExpiringCount(NamedTuple):

@@ -3,8 +3,10 @@
 An expired key is absent whether or not it was swept, so cleanup only returns memory and disk. It needs no verdict, no
 recheck and no leader: several processes may sweep one store, and each record is removed and counted by one of them.
 
-`CleanupLoop` runs in `lapse up`. `Sweeper` is started by `lapse.keys.store.open_keys`; it holds its backend weakly, so
-a store that a program forgot to close can still be collected.
+`CleanupLoop` runs in `lapse up`, and has what it removed counted (`lapse.keys.counts`).
+
+`Sweeper` is started by `lapse.keys.store.open_keys`; it holds its backend weakly, so a store that a program forgot to
+close can still be collected. It has no journal.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.running.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
+    from lapse.keys.counts import ExpiredCounts
     from lapse.keys.port import Backend
 
 DOMAIN: Final = KEYS.name
@@ -38,14 +41,23 @@ class CleanupLoop:
     domain: Final = DOMAIN
     leader_only: Final = False
 
-    def __init__(self, keys: AsyncKeys, *, interval: float, metrics: Metrics, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        keys: AsyncKeys,
+        *,
+        interval: float,
+        metrics: Metrics,
+        clock: Clock | None = None,
+        expired: ExpiredCounts | None = None,
+    ) -> None:
         """Sweep ``keys`` every ``interval`` seconds, and without delay while there is more to do.
 
         Nothing is removed while ``clock`` is in doubt: keys that a clock ahead of its time hides come back with it.
+        ``expired`` counts what goes, for the journal.
         """
         self.interval, self._clock = interval, clock
         self._keys = keys
-        self._metrics = metrics
+        self._metrics, self._expired = metrics, expired
         KEYS.expect_series(metrics)
 
     async def tick(self) -> float | None:
@@ -55,6 +67,8 @@ class CleanupLoop:
         report = await self._keys.sweep()
         lags = [] if report.lag_seconds is None else [report.lag_seconds]
         self._metrics.deleted(DOMAIN, DueReason.TTL_EXPIRED, count=report.removed, lags=lags)
+        if self._expired is not None:
+            await self._expired.add(report)
         return _PAUSE_SECONDS if report.more else None
 
 

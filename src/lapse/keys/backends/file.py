@@ -16,6 +16,7 @@ shared memory, which network file systems do not have.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from struct import unpack_from
@@ -190,7 +191,7 @@ class FileBackend(EmbeddedBackend):
 
     def _sweep(self, limit: int) -> CleanupReport:
         now_ms = self.now_ns() // NS_PER_MS
-        removed: list[int] = []
+        removed: list[tuple[int, bytes]] = []
         # Looks first, without the write lock: most rounds find nothing, and need neither wait nor make others wait.
         more = bool(self.read(SQL["is_anything_over"], (now_ms,))[0][0])
         while more and len(removed) < limit:
@@ -198,8 +199,8 @@ class FileBackend(EmbeddedBackend):
             removed += expired
         self._return_pages()
         self._lend(lambda cursor: bound_log(cursor.connection, self._file))
-        lag = (now_ms - min(removed)) / 1000 if removed else None
-        return CleanupReport(len(removed), more, lag)
+        lag = (now_ms - min(expires_ms for expires_ms, _ in removed)) / 1000 if removed else None
+        return CleanupReport(len(removed), more, lag, _by_app(partition for _, partition in removed))
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`. Walks the whole primary key: O(records)."""
@@ -300,12 +301,12 @@ class FileBackend(EmbeddedBackend):
             raise DatabaseMisfitError(f"{made}; {hint}")
         return db
 
-    def _sweep_chunk(self, limit: int) -> Operation[tuple[list[int], bool]]:
-        def sweep(cursor: apsw.Cursor) -> tuple[list[int], bool]:
+    def _sweep_chunk(self, limit: int) -> Operation[tuple[list[tuple[int, bytes]], bool]]:
+        def sweep(cursor: apsw.Cursor) -> tuple[list[tuple[int, bytes]], bool]:
             now_ms = self.now_ns() // NS_PER_MS
             removed = _rows(cursor.execute(SQL["sweep"], (now_ms, limit)))
             more = len(removed) == limit and bool(_rows(cursor.execute(SQL["is_anything_over"], (now_ms,)))[0][0])
-            return [expires_ms for (expires_ms,) in removed], more
+            return removed, more
 
         return sweep
 
@@ -531,6 +532,16 @@ class FileSpace:
 def _owner(partition: bytes) -> tuple[Prefix, int]:
     prefix, app_id = unpack_from(">II", partition)
     return Prefix(prefix), app_id
+
+
+def _by_app(partitions: Iterable[bytes]) -> dict[int, int]:
+    """Return how many of these records are keys of each application."""
+    found: Counter[int] = Counter()
+    for partition, number in Counter(partitions).items():
+        prefix, app_id = _owner(partition)
+        if prefix is Prefix.APPLICATION_TTL:
+            found[app_id] += number
+    return dict(found)
 
 
 def _returning(pages: int) -> Operation[object]:

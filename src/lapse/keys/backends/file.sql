@@ -69,7 +69,7 @@ DELETE FROM records
 WHERE (partition, key) IN (
     SELECT partition, key FROM records INDEXED BY records_by_expiry WHERE expires_ms <= ?1 ORDER BY expires_ms LIMIT ?2
 ) AND expires_ms <= ?1
-RETURNING expires_ms;
+RETURNING expires_ms, partition;
 
 -- name: is_anything_over
 SELECT EXISTS (SELECT 1 FROM records INDEXED BY records_by_expiry WHERE expires_ms <= ?1);

@@ -505,7 +505,10 @@ class MemoryBackend(EmbeddedBackend):
                 self._in_hand = None
                 if removed or more:
                     more = more or bool(self._agenda and self._agenda[0][0] < now_tick)
-                    return CleanupReport(removed, more, (now_ns - earliest) / NS_PER_SECOND if removed else None)
+                    lag = (now_ns - earliest) / NS_PER_SECOND if removed else None
+                    prefix, app_id = partition.place
+                    is_key = removed and prefix is Prefix.APPLICATION_TTL
+                    return CleanupReport(removed, more, lag, {app_id: removed} if is_key else {})
         return CleanupReport(0, more=False)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
