@@ -7,6 +7,7 @@ returns the settings with flags over environment over file over default.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -57,6 +58,22 @@ class Flags:
     def names_cluster(self) -> bool:
         """Whether a cluster was named, which is then worked on."""
         return not self.given.keys().isdisjoint(_CLUSTER)
+
+    def command(self, *words: str, cluster: bool = False) -> str:
+        """Return ``: lapse WORDS`` for the same place: one that can be pasted, so that no flag is half shown.
+
+        A URL with a password is left out, and named before the colon: what came from the file or the environment is
+        there the next time too.
+        """
+        from lapse.settings import show_value
+
+        place = {"config": self.config, "server": self.asks_server, **{key: self.given.get(key) for key in _WHERE}}
+        named = {f"--{key.replace('_', '-')}": value for key, value in place.items() if value is not None}
+        secret = [flag for flag, value in named.items() if show_value(value) != value]
+        shown = [f"{flag} {shlex.quote(value)}" for flag, value in named.items() if flag not in secret]
+        same = f", with the same {' and '.join(secret)}" if secret else ""
+        verb, *rest = words
+        return f"{same}: {' '.join(['lapse', verb, *(['--cluster'] if cluster else []), *shown, *rest])}"
 
     def load(self) -> LoadedSettings:
         """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
@@ -114,6 +131,8 @@ _PLACE: Final = {
     "lease_namespace": "Namespace of the operator on the cluster",
 }
 _AT: Final = {"server": "The running Lapse to ask, as https://HOST; otherwise LAPSE_SERVER, or a place of this machine"}
+_WHERE: Final = ("state_dir", *_DATABASE, *_PLACE)
+"""What names the place that a command works on, beside a server."""
 _TICKETS: Final = "Where keys are stored, the tickets that open workspaces among them; the same as for lapse up"
 
 

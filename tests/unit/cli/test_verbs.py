@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.cli.context import who
+from lapse.cli.flags import VerbFlags
 from lapse.engine.journal.view import JournalRowView
 from lapse.engine.verbs.operations import OPERATIONS
 from lapse.engine.view import decode, to_json
@@ -110,6 +111,27 @@ def test_a_kind_that_there_is_not_is_a_usage_error_that_names_those_that_there_a
         assert "There is no kind Foo.bar in this store. Expected " in refused
         assert " history, " in refused
     assert "There is no kind Job.batch in this store" in holder.say("extend", "Job.batch/x/y", "2h", code=64)[1]
+
+
+def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
+    holder.create()
+    there = ("--state-dir", str(holder.folder / "state"))
+    for line, hint in (
+        (("hold", "workspace/lab", "--reason", "z"), "To let it go: lapse release{} workspace/lab\n"),
+        (("plan", "--out", "plan.json"), "To carry it out: lapse apply{} plan.json\n"),
+        (("freeze", "workspaces"), "To resume: lapse resume{} workspaces\n"),
+    ):
+        plain, named = holder.say(*line), holder.say(*line, *there)
+        assert " ".join("".join(plain).split()).endswith(hint.format("").strip())
+        assert " ".join("".join(named).split()).endswith(hint.format(f" {' '.join(there)}").strip())
+
+
+def test_a_hint_names_a_server_and_a_cluster_and_no_password() -> None:
+    assert VerbFlags(server="https://l.example").command("undo", "x") == ": lapse undo --server https://l.example x"
+    assert VerbFlags().command("undo", "x", cluster=True) == ": lapse undo --cluster x"
+    assert VerbFlags(kube_context="a b").command("undo", "x") == ": lapse undo --kube-context 'a b' x"
+    hidden = VerbFlags(database_url="postgresql://u:s3cr3t@h/d").command("undo", "x")
+    assert hidden == ", with the same --database-url: lapse undo x"
 
 
 # --- two persons ------------------------------------------------------------------------------------------------------

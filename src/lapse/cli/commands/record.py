@@ -24,6 +24,8 @@ from lapse.cli.paging import FIRST_PAGE, Paging
 from lapse.cli.usage import NumberError, commands_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.engine.trash import TrashEntry
     from lapse.engine.verbs.contract import JournalRequest, StatusView, Verbs
     from lapse.engine.view import Columns, ViewPage
@@ -136,7 +138,7 @@ def status(*, flags: VerbFlags = VerbFlags(), cluster: InCluster = False, output
     if output.for_programs:
         print_document(output, told)
     else:
-        _print_status(told)
+        _print_status(told, lambda policy: flags.command("resume", "--policy", policy, cluster=cluster))
     return ExitCode.DONE
 
 
@@ -161,12 +163,8 @@ _LOOPS: Final[Columns] = {
 }
 
 
-def _print_status(told: StatusView) -> None:
-    leads = {
-        True: "leads",
-        False: "does not lead",
-        None: "not asked; --server URL asks a Lapse that runs",
-    }
+def _print_status(told: StatusView, resume: Callable[[str], str]) -> None:
+    leads = {True: "leads", False: "does not lead", None: "not asked; --server URL asks a Lapse that runs"}
     facts = [
         ("place", told.place),
         ("version", told.version),
@@ -174,7 +172,7 @@ def _print_status(told: StatusView) -> None:
         ("leader", leads[told.leader]),
         *(("signal", f"{one.source} is {'up' if one.up else 'down'}") for one in told.signals),
         *(
-            ("waits", f"policy {one.name} would end {one.due} at once: lapse resume --policy {one.name}")
+            ("waits", f"policy {one.name} would end {one.due} at once; to allow that{resume(one.name)}")
             for one in told.waiting
         ),
         *(("problem", f"{name}: {problem}") for name, problem in told.problems.items()),
@@ -221,8 +219,9 @@ def list_trash(
     columns = _TRASH if is_one_each else {**_TRASH, "uid": "uid"}
     print_page(output, page, columns, none="Nothing is in the trash.")
     if page.items and not output.for_programs:
+        back = flags.command("undo", "ADDRESS", cluster=cluster)
         size = sum(one.bytes or 0 for one in page.items)
-        message(f"{len(page.items)} in the trash, {size} bytes. To bring one back: lapse undo ADDRESS")
+        message(f"{len(page.items)} in the trash, {size} bytes. To bring one back{back}")
     return ExitCode.DONE
 
 

@@ -88,7 +88,10 @@ def plan(
     else:
         if found.items:
             print_views(found.items, COLUMNS, now=found.created, styles=_STYLES)
-        _tell_plan(found, out)
+        _tell_plan(found)
+        if out is not None:
+            run = flags.command("apply", shlex.quote(str(out)), cluster=cluster)
+            message(f"Plan {found.id}, written to {out}, good until {found.expires}. To carry it out{run}")
     if found.problems and not found.items and not found.counts:
         return ExitCode.FAILED
     if found.problems:
@@ -96,7 +99,7 @@ def plan(
     return ExitCode.PENDING if detailed_exitcode and found.is_due else ExitCode.DONE
 
 
-def _tell_plan(found: Plan, out: Path | None) -> None:
+def _tell_plan(found: Plan) -> None:
     held = sum(one.hold is not None for one in found.items)
     due = sum(one.due and one.hold is None for one in found.items)
     doubted = sum(one.doubt is not None and one.hold is None for one in found.items)
@@ -110,9 +113,6 @@ def _tell_plan(found: Plan, out: Path | None) -> None:
         message(f"{one.domain}, application {one.scope}: {one.count} lapse by then{first}. Their names are not shown.")
     for name, problem in found.problems.items():
         message(f"{name} could not be read: {problem}", style="red")
-    if out is not None:
-        run = f"lapse apply {shlex.quote(str(out))}"
-        message(f"Plan {found.id}, written to {out}, good until {found.expires}. To carry it out: {run}")
 
 
 def apply(
@@ -148,7 +148,7 @@ def apply(
             print_views(done.items, columns, styles=_STYLES)
         undoable = {one.address for one in planned.items if one.not_undoable is None}
         is_undoable = any(one.outcome == "ended" and one.address in undoable for one in done.items)
-        undo = f" To undo: lapse undo {done.plan}" if is_undoable else ""
+        undo = f" To undo{flags.command('undo', done.plan, cluster=cluster)}" if is_undoable else ""
         message(f"{done.ended} ended, {done.left} left, of {len(done.items)}.{undo}")
     if not done.left:
         return ExitCode.DONE
@@ -265,8 +265,8 @@ def hold(
     asked = HoldRequest(address=address, reason=reason, until=until, legal=legal, replace=replace)
     held = _ask(flags, lambda verbs: verbs.hold(asked), cluster=cluster)
     end = "" if held.hold is None or held.hold.until is None else f" until {held.hold.until}"
-    release = f"To let it go: lapse release {held.address}"
-    said = f"{release} --legal, by another person" if legal else release
+    words = ("release", held.address, *(["--legal"] if legal else []))
+    said = f"To let it go{flags.command(*words, cluster=cluster)}{', by another person' if legal else ''}"
     print_result(output, held, f"Held: {held.address}{end}. {said}")
     return ExitCode.DONE
 
@@ -389,7 +389,7 @@ def freeze(
     from lapse.engine.verbs.contract import FreezeRequest
 
     done = _ask(flags, lambda verbs: verbs.freeze(FreezeRequest(domain=domain, reason=reason)), cluster=cluster)
-    said = f"Frozen: {_named(domain)} in {done.place}. To resume{_resume(domain, flags, cluster=cluster)}"
+    said = f"Frozen: {_named(domain)} in {done.place}. To resume{flags.command('resume', domain, cluster=cluster)}"
     print_result(output, done, said)
     return ExitCode.DONE
 
@@ -417,25 +417,9 @@ def resume(
     place = done.place
     said = f"Resumed: {', '.join(done.resumed)} in {place}." if done.resumed else f"Nothing to resume in {place}."
     if done.frozen is not None:
-        said += f" Still frozen, because everything is frozen; to resume{_resume(ALL, flags, cluster=cluster)}"
+        said += f" Still frozen, because everything is frozen; to resume{flags.command('resume', ALL, cluster=cluster)}"
     print_result(output, done, said)
     return ExitCode.DONE
-
-
-def _resume(domain: str, flags: FreezeFlags, *, cluster: bool) -> str:
-    """Say which command resumes it in the same context: one that can be pasted, so that no flag is half shown.
-
-    A URL with a password is left out, and named: what came from the file or the environment is there the next time too.
-    """
-    from lapse.settings import show_value
-
-    given = {**({} if flags.config is None else {"config": flags.config}), **flags.given}
-    named = {f"--{key.replace('_', '-')}": value for key, value in given.items()}
-    secret = [flag for flag, value in named.items() if show_value(value) != value]
-    shown = [f"{flag} {shlex.quote(value)}" for flag, value in named.items() if flag not in secret]
-    command = " ".join(["lapse resume", *(["--cluster"] if cluster else []), *shown, domain])
-    same = f", with the same {' and '.join(secret)}" if secret else ""
-    return f"{same}: {command}"
 
 
 def _named(domain: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags, WorkspaceStoreFlags
+from lapse.cli.flags import Flags, OpenWorkspaceFlags, WorkspaceFlags, WorkspaceStoreFlags
 from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
@@ -153,7 +153,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
 
     made = ask_workspaces(flags, work)
     if waiting.wait:
-        return _outcome(made, "Created", output)
+        return _outcome(made, "Created", output, flags)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
     print_result(output, made, f"Created: {made.address}. {then}")
     return ExitCode.DONE
@@ -285,7 +285,7 @@ def _ask(verb: str, name: str, done: str, *, waiting: Waiting, flags: WorkspaceF
 
     changed = ask_workspaces(flags, work)
     if waiting.wait:
-        return _outcome(changed, done, output)
+        return _outcome(changed, done, output, flags)
     said = f"Changed: {changed.address}. {changed.desired_state} is wanted; it is {changed.observed_status}."
     print_result(output, changed, said)
     return ExitCode.DONE
@@ -298,7 +298,7 @@ async def _waited(place: WorkspacePlace, asked: WorkspaceView, waiting: Waiting)
     return await until_as_wanted(place, asked, waiting.timeout) if waiting.wait else asked
 
 
-def _outcome(found: WorkspaceView, done: str, output: Output) -> int:
+def _outcome(found: WorkspaceView, done: str, output: Output, flags: Flags) -> int:
     """Tell what became of one that was waited for; ``done`` says what was done if it has not failed."""
     if found.error_reason is None:
         print_result(output, found, f"{done}: {found.address}. It is {found.observed_status}.")
@@ -306,7 +306,7 @@ def _outcome(found: WorkspaceView, done: str, output: Output) -> int:
     if output.for_programs:
         print_document(output, found)
     why = found.error_reason if found.error_message is None else f"{found.error_reason}: {found.error_message}"
-    again = f"To try again: lapse workspaces start {found.name}"
+    again = f"To try again{flags.command('workspaces start', found.name)}"
     message(f"{found.address} has failed ({why}). {again}")
     return ExitCode.FAILED
 
@@ -368,7 +368,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
 
     changed = ask_workspaces(flags, work)
     if restart:
-        return _outcome(changed, "Changed", output)
+        return _outcome(changed, "Changed", output, flags)
     print_result(output, changed, _what_was_set(changed, changes))
     return ExitCode.DONE
 
