@@ -65,6 +65,20 @@ def record(
     return found
 
 
+def many_records(folder: Path, number: int, *, ago: str) -> None:
+    """Record so many runs of one experiment, a second apart, the last one then."""
+
+    async def work(store: EmbeddedStore) -> None:
+        last = SystemClock().wall_ns() - (Duration.parse(ago).nanoseconds or 0)
+        ref = ExperimentRef(name="kill", namespace="shop", uid="u-kill")
+        for one in range(number):
+            start = to_timestamp(last - one * 1_000_000_000)
+            spec = HistorySpec(experiment_ref=ref, execution=Execution(start_time=start, status="success"))
+            await write_record(store, spec, namespace=NAMESPACE)
+
+    at_store(folder, work, ago=ago)
+
+
 def policy(name: str, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - as in a document
     """Return a policy about records."""
     selector = {"apiVersion": CHAOS_EXPERIMENT_HISTORY.api_version, "kind": CHAOS_EXPERIMENT_HISTORY.kind}

@@ -261,21 +261,13 @@ class LocalService:
 
     async def _waits_for(self, domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision) -> str | None:
         """Say what must happen before something is ended that is due; None where nothing must."""
-        place, policy = self._place, domain.policy_name(candidate)
         if not isinstance(decision.verdict, Due):
             return None
-        if place.by_plan.covers(domain.name, policy):
-            return "an approved plan: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
         try:
-            waiting = [] if place.policies is None else await place.policies.waiting()
+            waiting = await self._place.waiting_policies()
         except LapseError:
-            return None
-        is_waiting = any((one.domain, one.name) == (domain.name, policy) for one in waiting)
-        return (
-            f"its policy, which is new or changed, to be approved: lapse resume --policy {policy}"
-            if is_waiting
-            else None
-        )
+            waiting = []
+        return self._place.waits_for(domain.name, domain.policy_name(candidate), waiting)
 
     async def _facts(self, address: Address, uid: str) -> list[JournalRowView]:
         """Return the last rows about this very thing: another one of its name may be somebody else's."""
@@ -560,7 +552,7 @@ class LocalService:
             problems["freezes"] = str(error)
         waiting: list[WaitingPolicy] = []
         try:
-            waiting = [] if place.policies is None else await place.policies.waiting()
+            waiting = await place.waiting_policies()
         except LapseError as error:
             problems["policies"] = str(error)
         facts = None if place.process is None else place.process()
@@ -572,13 +564,13 @@ class LocalService:
             leader=None if facts is None else facts.is_leader,
             started=None if facts is None else Moment(facts.started),
             loops=[] if facts is None else list(facts.loops),
-            domains=[await self._domain_status(name, state) for name in place.names],
+            domains=[await self._domain_status(name, state, waiting) for name in place.names],
             signals=[] if facts is None else list(facts.signals),
             waiting=waiting,
             problems=problems,
         )
 
-    async def _domain_status(self, name: str, state: GateState) -> DomainStatus:
+    async def _domain_status(self, name: str, state: GateState, waiting: Sequence[WaitingPolicy]) -> DomainStatus:
         place, now = self._place, self._place.now
         limit = place.budgets.of(name)
         room = place.budgets.room(state.spent, name, now)
@@ -598,6 +590,7 @@ class LocalService:
             next_address=ahead.address,
             due=ahead.due,
             held=ahead.held,
+            problem=_waits([one.name for one in waiting if one.domain == name]),
         )
 
     async def _audit(self, reason: AuditReason, thing: _Thing, details: dict[str, Any]) -> None:
@@ -618,6 +611,11 @@ class LocalService:
             details={name: value for name, value in details.items() if value is not None},
         )
         await tell(place.journal, row, domain=thing.domain.name, metrics=place.metrics)
+
+
+def _waits(policies: Sequence[str]) -> str | None:
+    """Say which policies of a domain wait; None where none does."""
+    return "; ".join(f"the policy {one} waits: lapse resume --policy {one}" for one in policies) or None
 
 
 # --- explanations -----------------------------------------------------------------------------------------------------

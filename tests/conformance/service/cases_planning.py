@@ -28,6 +28,7 @@ from lapse.engine.verbs.contract import (
     JournalRequest,
     PlanRequest,
     ReleaseRequest,
+    WhyRequest,
 )
 from lapse.engine.verbs.place import NoSecondPersonError
 from tests.conformance.service.registry import ANN, BEN, DOMAIN, HOUR, case
@@ -259,7 +260,11 @@ async def where_plans_are_approved_another_person_must_do_it(world: World) -> No
     await world.settings(by_plan=ByPlan([DOMAIN]))
     await world.things.add("a")
     plan = await planned(world)
+    assert plan.items[0].waits_for is None  # it is not due
     world.elapse(HOUR + 1)
+    assert (await planned(world)).items[0].waits_for == (
+        await world.of(ANN).why(WhyRequest(address="thing/a"))
+    ).waits_for
     asked = ApplyRequest(plan=plan)
     assert outcomes(await world.of(ANN).apply(asked)) == {"thing/a": "waits_for_approval"}
     with pytest.raises(OwnPlanError):

@@ -20,7 +20,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.objects.trash.rules import IN_TRASH, TRASH, TRASH_STATE, TrashState, to_text
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
-from tests.past import NAMESPACE, at_store, left, policy, record, rows, store_policy
+from tests.past import NAMESPACE, at_store, left, many_records, policy, record, rows, store_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -542,6 +542,35 @@ def test_what_is_ended_by_approved_plans_only_is_not_ended_by_a_prune(
     found = person.json("prune", "--yes", "--history-retention-limit", "1")
     assert [one["outcome"] for one in found["items"]] == ["would_end", "would_end"]
     assert len(person.names()) == 3
+
+
+def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:
+    many_records(person.state, 105, ago="2h")
+    store_policy(person.state, policy("few", maxCount=1, dryRun=False))
+    assert main(["plan", "--out", "plan.json"]) == 0
+    assert main(["apply", "plan.json"]) == 3
+    assert len(left(person.state)) == 105
+
+    person.capsys.readouterr()
+    assert main(["plan", "--policy", "few"]) == 0
+    table, said = person.capsys.readouterr()
+    assert table.count("  waits  ") == 104
+    assert "0 now, 0 later, 0 held, 104 waiting." in said
+    assert "104 wait for the policy few, which is new or changed, to be approved: lapse resume --policy few" in said
+    assert main(["plan", "--detailed-exitcode", "-o", "json"]) == 2
+    items = json.loads(person.capsys.readouterr().out)["items"]
+    assert {one["waits_for"] for one in items} == {
+        "the policy few, which is new or changed, to be approved: lapse resume --policy few"
+    }
+    assert main(["status", "-o", "json"]) == 0
+    domains = json.loads(person.capsys.readouterr().out)["domains"]
+    (problem,) = [one["problem"] for one in domains if one["problem"]]
+    assert problem == "the policy few waits: lapse resume --policy few"
+
+    assert main(["resume", "--policy", "few"]) == 0
+    person.capsys.readouterr()
+    assert main(["plan", "--policy", "few"]) == 0
+    assert "104 now, 0 later, 0 held." in person.capsys.readouterr().err
 
 
 def test_extensions_of_a_record_add_up_to_extend_max_and_no_further(

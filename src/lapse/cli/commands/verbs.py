@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -46,7 +47,14 @@ Thing = Annotated[
         " Job.batch/NAMESPACE/NAME, or that of a thing of your own domain.",
     ),
 ]
-_STYLES: Final = {"now": "yellow", "ended": "green", "drifted": "yellow", "failed": "red", "refused": "red"}
+_STYLES: Final = {
+    "now": "yellow",
+    "waits": "yellow",
+    "ended": "green",
+    "drifted": "yellow",
+    "failed": "red",
+    "refused": "red",
+}
 
 
 class PlanFileError(LapseError):
@@ -101,13 +109,17 @@ def plan(
 
 def _tell_plan(found: Plan) -> None:
     held = sum(one.hold is not None for one in found.items)
-    due = sum(one.due and one.hold is None for one in found.items)
+    waiting = Counter(one.waits_for for one in found.items if one.waits_for is not None)
+    due = sum(one.due and one.hold is None and one.waits_for is None for one in found.items)
     doubted = sum(one.doubt is not None and one.hold is None for one in found.items)
-    later = len(found.items) - due - held - doubted
-    doubt = f", {doubted} in doubt" if doubted else ""
+    later = len(found.items) - due - held - doubted - waiting.total()
+    doubt = f", {waiting.total()} waiting" if waiting else ""
+    doubt += f", {doubted} in doubt" if doubted else ""
     goes = "goes" if found.following == 1 else "go"
     along = f" {found.following} more {goes} along." if found.following else ""
     message(f"{len(found.items)} lapse by {found.until}: {due} now, {later} later, {held} held{doubt}.{along}")
+    for what, number in waiting.items():
+        message(f"{number} {'waits' if number == 1 else 'wait'} for {what}", style="yellow")
     for one in found.counts:
         first = "" if one.first is None else f", the first at {one.first}"
         message(f"{one.domain}, application {one.scope}: {one.count} lapse by then{first}. Their names are not shown.")

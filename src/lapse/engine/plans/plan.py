@@ -76,6 +76,9 @@ class PlanItem(Struct, frozen=True, kw_only=True):
     doubt: Annotated[
         str | None, Meta(description="Why it is not known whether it is due, although its time is over: it stays")
     ] = None
+    waits_for: Annotated[
+        str | None, Meta(description="What must happen before it is ended, although it is due: until then it stays")
+    ] = None
     takes_along: Annotated[list[str], Meta(description="What ends with it")]
     then: Annotated[list[PlanStep], Meta(description="What lapses because of it, later and by the end of the plan")]
     not_undoable: Annotated[str | None, Meta(description="Why it cannot be brought back; null where it can")]
@@ -115,19 +118,19 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def following(self) -> int:
         """How many more things lapse with what is in it, or because of that; what stays takes nothing along."""
-        ending = [one for one in self.items if one.hold is None and one.doubt is None]
+        ending = [one for one in self.items if one.hold is None and one.doubt is None and one.waits_for is None]
         return sum(len(one.takes_along) + len(one.then) for one in ending)
 
     @property
     def is_due(self) -> bool:
-        """Whether carrying it out now would end something."""
+        """Whether something is due that is not held, also if that waits for a person."""
         return any(one.due and one.hold is None for one in self.items)
 
 
 COLUMNS: Final[Columns] = {
     "address": "address",
     "action": "action",
-    "due": lambda one, now: "now" if one.due else _words(one, now),
+    "due": lambda one, now: ("waits" if one.waits_for else "now") if one.due else _words(one, now),
     "rule": "reason",
     "held": lambda one, _: None if one.hold is None else one.hold.reason or "yes",
     "takes along": lambda one, now: ", ".join((*one.takes_along, *(_later(step, now) for step in one.then))) or None,

@@ -108,6 +108,7 @@ class Planner:
                 raise
             except LapseError as error:
                 problems[name] = str(error)
+        items = await self._with_waits(items, problems)
         if asked.policy is not None:
             items = [one for one in items if one.is_by(asked.policy)]
             if not items and not problems:  # otherwise it may be one of what could not be read
@@ -126,6 +127,16 @@ class Planner:
             problems=problems,
         )
         return sealed(plan, place.secret)
+
+    async def _with_waits(self, items: Sequence[PlanItem], problems: dict[str, str]) -> list[PlanItem]:
+        """Say of what is due what it waits for; where that cannot be read, that is a problem."""
+        ready = [one for one in items if one.due and one.hold is None]
+        try:
+            waiting = await self._place.waiting_policies() if ready else []
+        except LapseError as error:
+            waiting, problems["policies"] = [], str(error)
+        found = {one.uid: self._place.waits_for(one.domain, one.policy_name, waiting) for one in ready}
+        return [replace(one, waits_for=found.get(one.uid)) for one in items]
 
     async def _demand_policy(self, policy: str, domains: Sequence[str]) -> None:
         """Raise `NoSuchPolicyError` unless one of the domains has the policy."""

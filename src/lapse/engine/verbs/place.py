@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lapse.engine.plans.approvals import Approvals
     from lapse.engine.registry import Registry
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.blast_radius import PolicyApprovals
+    from lapse.engine.safety.blast_radius import PolicyApprovals, WaitingPolicy
     from lapse.engine.safety.freeze import GateStore
     from lapse.engine.safety.gate import Gate
     from lapse.engine.trash import TrashBin
@@ -184,6 +184,18 @@ class Place:
     def now(self) -> UnixNs:
         """The time, as it is believed here."""
         return UnixNs(self.clock.wall_ns())
+
+    async def waiting_policies(self) -> list[WaitingPolicy]:
+        """Return the policies that end nothing until a person approves them; raises what the stores raise."""
+        return [] if self.policies is None else await self.policies.waiting()
+
+    def waits_for(self, domain: str, policy: str, waiting: Sequence[WaitingPolicy]) -> str | None:
+        """Say what must happen before something is ended that is due by a policy; None where nothing must."""
+        if self.by_plan.covers(domain, policy):
+            return "an approved plan: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
+        if any((one.domain, one.name) == (domain, policy) for one in waiting):
+            return f"the policy {policy}, which is new or changed, to be approved: lapse resume --policy {policy}"
+        return None
 
     def executor(self, domain: ManagedDomain[Any], caller: Caller) -> Executor:
         """Return what ends things of a domain on behalf of ``caller``, with everything that stops it."""
