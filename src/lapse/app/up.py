@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from lapse.app.process import (
     NotSyncedError,
     believed_clock,
-    history_policy_document,
     note_deciding,
     probes_listener,
     request_policy,
@@ -494,7 +493,7 @@ class _Process:
             history=HistoryService(
                 stores.objects,
                 self.domains.history,
-                own=history_policy_document(self.settings),
+                namespace=self.settings.history_namespace,
                 interval=self.settings.retention_interval,
                 clock=stores.clock,
             ),

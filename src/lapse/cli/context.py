@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from lapse.engine.trash import Trash, TrashBin
     from lapse.engine.verbs.contract import Verbs
     from lapse.engine.verbs.place import Caller, Opening, Place
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.policy.policies import LoadedPolicies
     from lapse.kube.api.client import KubeClient
-    from lapse.kube.resources import Kind
+    from lapse.kube.resources import Json, Kind
     from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.kubernetes import KubernetesStore
@@ -254,6 +256,20 @@ class Context:
 
         return Caller.user()
 
+    @property
+    def policy_documents(self) -> Sequence[Json]:
+        """The retention policies of the settings; those of a cluster are made by kubectl."""
+        return () if self.is_cluster else self.settings.retention_policies
+
+    async def policies(self, *, instead: Sequence[RetentionPolicy] = ()) -> LoadedPolicies:
+        """Return the retention policies that are in force, as a pass takes them; ``instead`` as if it were stored."""
+        from lapse.app.process import history_policy_document
+        from lapse.history.policy.policies import PolicyOverlay, SettingsPolicies
+
+        store = self.store  # open before the settings are asked: what decides there is noted in it
+        own = SettingsPolicies(history_policy_document(self.settings), self.policy_documents)
+        return await own.load(PolicyOverlay(store, instead) if instead else store)
+
     async def place(self) -> Place:
         """Return what the verbs work on; stores that a verb does not need stay closed."""
         from lapse import __version__
@@ -274,7 +290,7 @@ class Context:
         policies = retention(
             self.loaded,
             store,
-            documents=() if self.is_cluster else settings.retention_policies,
+            documents=self.policy_documents,
             journal=journal,
             metrics=metrics,
             holds=shared["holds"],

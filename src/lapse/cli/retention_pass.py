@@ -63,7 +63,7 @@ async def pass_over(
     passes = retention(
         context.loaded,
         context.store,
-        documents=() if context.is_cluster else settings.retention_policies,
+        documents=context.policy_documents,
         journal=await context.journal(),
         metrics=metrics,
         holds=listed_holds(context.store, await context.ownable()),

@@ -28,15 +28,11 @@ from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, domain_of, is_record
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.policies import (
-    LoadedPolicies,
+    SettingsPolicies,
     conflicts,
     is_published,
-    load_policies,
     publish,
-    read_document,
-    unreadable,
 )
-from lapse.history.policy.policy import Policy, RetentionPolicyError
 from lapse.history.retention.completions import Completions, labels_of
 from lapse.history.retention.listing import LEFT_ALONE, Listing
 from lapse.history.retention.passes import DOMAINS, REASONS, Pass
@@ -65,7 +61,8 @@ if TYPE_CHECKING:
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.blast_radius import PolicyCount
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.policy.policies import StoredPolicy
+    from lapse.history.policy.policies import LoadedPolicies, StoredPolicy
+    from lapse.history.policy.policy import Policy, RetentionPolicyError
     from lapse.history.retention.completions import Experiment
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
@@ -165,15 +162,9 @@ class Retention:
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
         self._gate, self._left_alone, self._actor, self._trash = gate, frozenset(left_alone), actor, trash
         self._history_ttl_is_default = history_ttl_is_default
-        self._wanted = [history]
-        self._unusable: dict[str, RetentionPolicyError] = {}
+        self._own = SettingsPolicies(history, documents)
         self._status = StatusWriter(store, metrics=metrics, clock=clock)
         self._unpublished: Collection[str] = ()
-        for document in documents:
-            try:
-                self._wanted.append(read_document(document))
-            except RetentionPolicyError as error:
-                self._unusable[str(error.details["name"])] = error
         metrics.expect_sweep(HISTORY, reasons=REASONS)
         metrics.expect_sweep(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
         metrics.count_also(
@@ -205,7 +196,7 @@ class Retention:
 
     async def in_force(self) -> list[PoliciesOfKind]:
         """Return the policies as a pass would take them now, by kind; raises what the store answers."""
-        loaded = await self._load()
+        loaded = await self.load()
         against = conflicts(loaded)
         found = []
         for policies in _by_kind(loaded):
@@ -215,7 +206,7 @@ class Retention:
 
     async def look_at_policies(self, domain: str) -> None:
         """Count what new and changed policies of ``domain`` would end, before anything is ended by them."""
-        for policies in _by_kind(await self._load()):
+        for policies in _by_kind(await self.load()):
             if domain_of(policies[0][1]) == domain:
                 await self._waiting(policies, [read.name for _, read in policies])
 
@@ -232,7 +223,7 @@ class Retention:
 
     async def publish(self) -> None:
         """Make the policies of the settings objects of the store; raises `StoreUnavailableError`."""
-        done = await publish(self._store, self._wanted, leave=self._unusable)
+        done = await publish(self._store, self._own.wanted, leave=self._own.unusable)
         for name, error in done.failed.items():
             log = _log.info if name in self._unpublished else _log.error
             log("policy_not_published", policy=name, problem=error.details["problem"])
@@ -277,13 +268,13 @@ class Retention:
         """Whether a pass would be the first real one by a limit that nobody chose: a person is asked before."""
         if not self._history_ttl_is_default or POLICY_NAME not in only:
             return False
-        unchosen = [one for one in (await self._load()).policies if _is_unchosen(one)]
+        unchosen = [one for one in (await self.load()).policies if _is_unchosen(one)]
         return bool(unchosen) and not await self._gate.policies.is_proved(HISTORY, POLICY_NAME)
 
     # --- passes -------------------------------------------------------------------------------------------------------
 
     async def _run(self, asked: _PassRequest) -> dict[str, PolicyRun]:
-        loaded = await self._load()
+        loaded = await self.load()
         write = partial(self._status.write, in_status=asked.is_whole, next_run=asked.next_run)
         runs: dict[str, PolicyRun] = {}
         for policy, error in loaded.broken:
@@ -361,31 +352,9 @@ class Retention:
                 reason = f"{_CAUTION} until {to_timestamp(ends)}"
                 _log.warning("first_pass_was_dry", policy=run.name, would_delete=run.deleted, reason=reason)
 
-    async def _load(self) -> LoadedPolicies:
-        """Return the policies that there are, and those of the settings that are not published.
-
-        What is published wins over our own settings: a command that was told something else than the process that
-        published, or nothing, must not delete by that.
-        """
-        loaded = await load_policies(self._direct)
-        found = LoadedPolicies(broken=list(loaded.broken))
-        for policy, read in loaded.policies:
-            error = self._unusable.get(read.name) if is_published(policy.metadata) else None
-            if error is None:
-                found.policies.append((policy, read))
-            else:  # the settings say something else by now, and nobody can read what
-                found.broken.append((policy, error))
-        there = {policy.metadata.name for policy, _ in (*loaded.policies, *loaded.broken)}
-        found.broken.extend(
-            (unreadable(ObjectMeta(name=name)), error) for name, error in self._unusable.items() if name not in there
-        )
-        for wanted in self._wanted:
-            if wanted.metadata.name not in there:
-                try:
-                    found.policies.append((wanted, Policy.read(wanted)))
-                except RetentionPolicyError as error:
-                    found.broken.append((wanted, error))
-        return found
+    async def load(self) -> LoadedPolicies:
+        """Return the policies that there are, and those of the settings that are not published."""
+        return await self._own.load(self._direct)
 
     async def _pass(
         self,
@@ -447,7 +416,7 @@ class Retention:
 
     async def _completed(self, experiment: Experiment) -> ReconcileResult:
         """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
-        loaded = await self._load()
+        loaded = await self.load()
         policies = [one for one in loaded.policies if is_record(one[1])]
         if any(read.name == POLICY_NAME for _, read in policies) and POLICY_NAME not in conflicts(loaded):
             waiting = await self._waiting(policies, {POLICY_NAME})

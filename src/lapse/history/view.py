@@ -36,7 +36,6 @@ from lapse.history.api.kinds import (
 )
 from lapse.history.api.kinds import label_value as value
 from lapse.history.policy.paths import FieldPath
-from lapse.history.policy.policies import load_policies
 from lapse.history.records import labelled
 from lapse.history.retention.grouping import judge
 from lapse.history.retention.listing import LEFT_ALONE, PAGE, ObjectReader, read_pages
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from lapse.core.decision import Verdict
     from lapse.engine.view import Columns, DetailRow
     from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.policy.policies import LoadedPolicies
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.rules import Judgement, RetainedObject
@@ -213,18 +213,10 @@ def expiry_of(verdict: Verdict) -> Expiry:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-async def in_force(direct: Reader, own: Policy, *, instead: bool = False) -> list[Policy]:
-    """Return the policies about records: the stored ones, and ``own`` where none of its name is stored.
-
-    With ``instead`` it takes the place of the stored one, for somebody who asks what would be. One that cannot be
-    understood is not in force.
-    """
-    loaded = await load_policies(direct)
-    found = {policy.name: policy for _, policy in loaded.policies}
-    if instead or own.name not in {*found, *(one.metadata.name for one, _ in loaded.broken)}:
-        found[own.name] = own
+def about_records(loaded: LoadedPolicies) -> list[Policy]:
+    """Return the policies about records; one that cannot be understood is not in force."""
     about = (_KIND.api_version, _KIND.kind)
-    return [policy for policy in found.values() if (policy.api_version, policy.kind) == about]
+    return [policy for _, policy in loaded.policies if (policy.api_version, policy.kind) == about]
 
 
 def experiment_filter(policies: Sequence[Policy], namespace: str | None, name: str | None) -> Mapping[str, str]:

@@ -145,15 +145,15 @@ STATUS = {
 }
 
 
-def test_the_status_is_that_of_the_stored_policies(person: Person) -> None:
+def test_the_status_is_that_of_the_policies_in_force(person: Person) -> None:
     store_policy(person.state, policy("records", maxAge="9d", maxCount=3, dryRun=False), status=STATUS)
     store_policy(person.state, policy("another", maxAge="9d"))
     out, _ = person.run("list")
     cells = [line.split() for line in out.splitlines()]
 
-    assert [line[0] for line in cells] == ["NAME", "another", "records"]
+    assert [line[0] for line in cells] == ["NAME", "another", "history", "records"]
     assert cells[1][1:] == ["ChaosExperimentHistory", "9d", "-", "yes", *"------"]
-    assert cells[2][1:10] == ["ChaosExperimentHistory", "9d", "3", "no", "True", "Completed", "7", "2", "ttl_expired"]
+    assert cells[3][1:10] == ["ChaosExperimentHistory", "9d", "3", "no", "True", "Completed", "7", "2", "ttl_expired"]
 
 
 def test_one_policy_is_shown_with_all_that_is_known_of_it(person: Person) -> None:
@@ -184,7 +184,7 @@ def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Pers
 @pytest.mark.parametrize(("written", "shown"), [("0s", "-"), ("never", "-"), ("90d", "90d")])
 def test_a_limit_that_is_off_is_not_shown_as_one(person: Person, written: str, shown: str) -> None:
     store_policy(person.state, policy("records", maxAge=written, maxCount=3))
-    assert person.run("list")[0].splitlines()[1].split()[2] == shown
+    assert person.run("list", "records")[0].splitlines()[1].split()[2] == shown
 
 
 def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> None:
@@ -199,9 +199,8 @@ def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> 
     assert "There is no retention policy unknown in " in person.run("show", "unknown.yaml", code=1)[1]
 
 
-def test_there_may_be_no_policies(person: Person) -> None:
-    assert person.json("list") == {"items": [], "next": None}
-    assert "There are no policies." in person.run("list")[1]
+def test_a_policy_that_nobody_has_is_not_found(person: Person) -> None:
+    assert [one["name"] for one in person.json("list")["items"]] == ["history"]
     assert "There is no retention policy nobody in " in person.run("show", "nobody", code=1)[1]
     assert "There is no retention policy nobody in " in person.run("run", "nobody", code=1)[1]
 
@@ -213,6 +212,24 @@ def test_a_stored_policy_is_run_by_its_name(person: Person) -> None:
     assert [one["outcome"] for one in person.json("run", "records", "--dry-run")["items"]] == ["would_end"]
     assert [one["outcome"] for one in person.json("run", "records")["items"]] == ["ended"]
     assert left(person.state) == set()
+
+
+def test_a_policy_of_the_settings_counts_for_every_command_before_a_process_has_published_it(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, young = record(person.state, ago="2h"), record(person.state, ago="1h")
+    few = policy("few-records", maxCount=1, dryRun=False)
+    monkeypatch.setenv("LAPSE_RETENTION_POLICIES", json.dumps([few, {"metadata": {"name": "odd"}, "spec": {"a": 1}}]))
+
+    assert main(["plan", "-o", "json"]) == 0
+    assert [one["address"].split("/")[-1] for one in json.loads(person.capsys.readouterr().out)["items"]] == [old]
+    assert main(["history", "list", "-o", "json"]) == 0
+    listed = json.loads(person.capsys.readouterr().out)["items"]
+    assert {one["name"]: one["verdict"] for one in listed} == {old: "due", young: "keep"}
+    assert [one["name"] for one in person.json("list")["items"]] == ["few-records", "history", "odd"]
+    assert person.json("show", "few-records")["object"]["spec"]["maxCount"] == 1
+    assert [one["outcome"] for one in person.json("run", "few-records")["items"]] == ["ended"]
+    assert left(person.state) == {young}
 
 
 def test_a_stored_policy_that_nobody_chose_is_not_run_for_the_first_time_without_a_yes(person: Person) -> None:

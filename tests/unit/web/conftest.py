@@ -177,7 +177,7 @@ async def api(
                 history=HistoryService(
                     objects,
                     retention,
-                    own=history_document(),
+                    namespace=history_document().spec.selector.namespaces[0],
                     interval=Duration.parse("1h"),
                     clock=clock,
                 ),

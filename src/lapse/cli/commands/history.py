@@ -217,11 +217,10 @@ async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list
 async def _policies(context: Context) -> list[Policy]:
     """Return what is in force, or what would be with the flags that were given."""
     from lapse.app.process import history_policy_document
-    from lapse.history.policy.policy import Policy
-    from lapse.history.view import in_force
+    from lapse.history.view import about_records
 
-    own = Policy.read(history_policy_document(context.settings))
-    return await in_force(context.store, own, instead=_is_asked(context))
+    instead = [history_policy_document(context.settings)] if _is_asked(context) else []
+    return about_records(await context.policies(instead=instead))
 
 
 def _is_asked(context: Context) -> bool:

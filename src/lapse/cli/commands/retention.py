@@ -130,7 +130,7 @@ def run(
         raise SameNameError(name=next(name for name in names if names.count(name) > 1))
 
     async def work(context: Context) -> Done:
-        await _demand_stored(context, stored)
+        await _demand_in_force(context, stored)
         # A file is a person's own choice; a stored policy may be one that nobody has chosen yet.
         return await pass_over(context, only=names, instead=documents, dry_run=dry_run, yes=not stored)
 
@@ -145,8 +145,8 @@ def run(
     return finish(done, output, pending=detailed_exitcode)
 
 
-async def _demand_stored(context: Context, names: Sequence[str]) -> None:
-    found = {one.metadata.name for one in await _stored(context)} if names else set()
+async def _demand_in_force(context: Context, names: Sequence[str]) -> None:
+    found = {one.metadata.name for one in await _in_force(context)} if names else set()
     for name in names:
         if name not in found:
             raise NoSuchPolicyError(name=name, place=context.name)
@@ -195,7 +195,7 @@ def list_policies(
     """List policies, with their last and next passes.
 
     All of them, or those that are named. The policies of the settings are
-    among them, once a process runs with them.
+    among them, also before a process has run with them.
     """
     from lapse.history.view import POLICY_COLUMNS
 
@@ -204,8 +204,7 @@ def list_policies(
     names += [one.metadata.name for one, _ in _read_policies(files)] if files else []
     found, now = _look(flags, names, cluster=cluster)
     page = paging.page(found, place=lambda one: one.name, name=lambda one: one.name, placed=str)
-    none = "There are no policies. A process that runs with the settings of the history makes its own."
-    print_page(output, page, POLICY_COLUMNS, now, none=none, styles=_STYLES)
+    print_page(output, page, POLICY_COLUMNS, now, none="There are no policies.", styles=_STYLES)
     return ExitCode.DONE
 
 
@@ -240,7 +239,7 @@ def _look(flags: PlaceFlags, names: Sequence[str], *, cluster: bool) -> tuple[li
     from lapse.history.view import policy_view
 
     async def work(context: Context) -> tuple[list[PolicyView], int]:
-        found = [policy_view(one) for one in await _stored(context)]
+        found = [policy_view(one) for one in await _in_force(context)]
         return _named(found, names, context.name), context.clock.wall_ns()
 
     async def remote(client: AsyncClient) -> tuple[list[PolicyView], int]:
@@ -253,11 +252,9 @@ def _look(flags: PlaceFlags, names: Sequence[str], *, cluster: bool) -> tuple[li
     return in_context(flags, work, remote=remote, cluster=cluster, rights=lambda _: "list on retentionpolicies")
 
 
-async def _stored(context: Context) -> list[RetentionPolicy]:
-    from lapse.history.policy.policies import load_policies
-
-    loaded = await load_policies(context.store)
-    return [one for one, _ in (*loaded.policies, *loaded.broken)]
+async def _in_force(context: Context) -> list[RetentionPolicy]:
+    loaded = await context.policies()
+    return sorted((one for one, _ in (*loaded.policies, *loaded.broken)), key=lambda one: one.metadata.name)
 
 
 def _named(found: list[PolicyView], names: Sequence[str], place: str) -> list[PolicyView]:

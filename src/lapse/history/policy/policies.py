@@ -80,6 +80,46 @@ async def load_policies(direct: Reader) -> LoadedPolicies:
     return loaded
 
 
+class SettingsPolicies:
+    """The policies of the settings: the history's own, and documents, of which some may be unusable."""
+
+    def __init__(self, history: RetentionPolicy, documents: Sequence[Json] = ()) -> None:
+        """Read them; what is wrong with one is told where policies are loaded."""
+        self.wanted = [history]
+        self.unusable: dict[str, RetentionPolicyError] = {}
+        for document in documents:
+            try:
+                self.wanted.append(read_document(document))
+            except RetentionPolicyError as error:
+                self.unusable[str(error.details["name"])] = error
+
+    async def load(self, direct: Reader) -> LoadedPolicies:
+        """Return the policies of a store, and these where they are not published there, in the order of their names.
+
+        What is published wins over our own settings: a command that was told something else than the process that
+        published, or nothing, must not delete by that. Raises what the store answers when it cannot be listed.
+        """
+        loaded = await load_policies(direct)
+        found = LoadedPolicies(broken=list(loaded.broken))
+        for policy, read in loaded.policies:
+            error = self.unusable.get(read.name) if is_published(policy.metadata) else None
+            if error is None:
+                found.policies.append((policy, read))
+            else:  # the settings say something else by now, and nobody can read what
+                found.broken.append((policy, error))
+        there = {policy.metadata.name for policy, _ in (*loaded.policies, *loaded.broken)}
+        found.broken.extend(
+            (unreadable(ObjectMeta(name=name)), error) for name, error in self.unusable.items() if name not in there
+        )
+        for wanted in self.wanted:
+            if wanted.metadata.name not in there:
+                try:
+                    found.policies.append((wanted, Policy.read(wanted)))
+                except RetentionPolicyError as error:
+                    found.broken.append((wanted, error))
+        return found
+
+
 def read_document(document: Json) -> RetentionPolicy:
     """Read a policy that somebody wrote; raises `RetentionPolicyError` with everything that is wrong with its form.
 

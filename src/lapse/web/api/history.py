@@ -37,7 +37,6 @@ from lapse.history.api.kinds import (
 from lapse.history.policy.documents import read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import unreadable
-from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
 from lapse.history.retention.passes import PassItem
 from lapse.history.service import Retention
@@ -49,8 +48,8 @@ from lapse.history.view import (
     RecordDetails,
     Recorded,
     RecordView,
+    about_records,
     experiment_labels_of,
-    in_force,
     look_at,
     pass_view,
     policy_view,
@@ -112,16 +111,15 @@ class HistoryService:
     """The store, what retention does in it, and what the settings say about records."""
 
     def __init__(
-        self, store: ObjectStore, retention: Retention, *, own: RetentionPolicy, interval: Duration, clock: Clock
+        self, store: ObjectStore, retention: Retention, *, namespace: str, interval: Duration, clock: Clock
     ) -> None:
-        """Bind them together; ``own`` is the policy of the history that the settings make."""
+        """Bind them together; ``namespace`` is where records are kept."""
         self.store, self._retention, self._clock = store, retention, clock
-        self._own, self.interval = Policy.read(own), interval
-        self.namespace = own.spec.selector.namespaces[0]
+        self.namespace, self.interval = namespace, interval
 
     async def page(self, labels: dict[str, str], *, limit: int, after: str | None) -> Response:
         """Answer one page of records."""
-        policies, now = await in_force(self.store, self._own), self._clock.wall_ns()
+        policies, now = about_records(await self._retention.load()), self._clock.wall_ns()
         found = await self.store.list(
             metadata_only(_RECORD), namespace=self.namespace, labels=labels, limit=limit, after=after
         )
@@ -132,7 +130,7 @@ class HistoryService:
         """Answer one record with what retention says about it."""
         found = await self.store.get(replace(_RECORD, type=Document), key)
         now = UnixNs(self._clock.wall_ns())
-        judged = await look_at(self.store, found.metadata, await in_force(self.store, self._own), now=now)
+        judged = await look_at(self.store, found.metadata, about_records(await self._retention.load()), now=now)
         return Answer(judged.details(_RECORD.body(found), now), headers=etag(found))
 
     async def record(self, new: NewHistoryRecord, where: str) -> Response:
@@ -147,7 +145,7 @@ class HistoryService:
             raise InvalidError(kind=_RECORD.kind, name="to be written", problem=problem)
         wanted = asked.metadata if new.metadata.get("name") else msgspec.structs.replace(asked.metadata, name="")
         made, is_new = await write_record(self.store, asked.spec, namespace=self.namespace, given=wanted)
-        policies = await in_force(self.store, self._own)
+        policies = about_records(await self._retention.load())
         view = fill(Recorded, JudgedRecord(made.metadata).aged_view(policies, self._clock.wall_ns()), new=is_new)
         place = f"{where}/{made.metadata.namespace}/{made.metadata.name}"
         return Answer(view, 201 if is_new else 200, headers={"Location": place, **etag(made)})
