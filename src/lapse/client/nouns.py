@@ -210,16 +210,21 @@ class RemoteHistory(RemoteNoun):
         self,
         *,
         experiment: str | None = None,
+        experiment_namespace: str | None = None,
         namespace: str | None = None,
         status: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> ViewPage[RecordView]:
-        """Return a page of records: of the experiment NAMESPACE/NAME, of a namespace's experiments, with a status."""
+        """Return a page of records: of the experiment NAMESPACE/NAME, of experiments in a namespace, with a status.
+
+        ``namespace`` is that of the records themselves; without it, of all.
+        """
         from lapse.history.view import RecordView
 
-        asked = {"experiment": experiment, "namespace": namespace, "status": status, "limit": limit, "after": after}
-        return await self._calls.get("/history", ViewPage[RecordView], **asked)
+        of = {"experiment": experiment, "experiment_namespace": experiment_namespace}
+        asked = {"namespace": namespace, "status": status, "limit": limit, "after": after}
+        return await self._calls.get("/history", ViewPage[RecordView], **of, **asked)
 
     async def show(self, namespace: str, name: str) -> RecordDetails:
         """Return a record, how long it stays and why."""

@@ -73,6 +73,7 @@ class _RemoteHistory:
         self,
         *,
         experiment: str | None = None,
+        experiment_namespace: str | None = None,
         namespace: str | None = None,
         status: str | None = None,
         limit: int = 100,

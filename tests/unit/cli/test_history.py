@@ -89,10 +89,10 @@ def test_a_list_may_be_of_one_experiment_one_namespace_one_status_and_of_so_many
     assert person.names() == [other, two, one]
     assert person.names("--experiment", "shop/kill") == [two, one]
     assert person.names("--experiment", "bank/nothing") == []
-    assert person.names("--namespace", "bank") == [other]
+    assert person.names("--experiment-namespace", "bank") == [other]
     assert person.names("--status", "failure") == [two]
     assert person.names("--limit", "1") == [other]
-    assert person.names("--namespace", "bank", "-A") == [other, two, one]
+    assert person.names("--experiment-namespace", "bank", "-A") == [other]
     assert person.names("--limit", "0") == [other, two, one]
     assert person.run("list", "--limit", "2")[1] == "There are more; --limit 0 shows all.\n"
 
@@ -170,6 +170,20 @@ def test_a_record_is_found_by_its_name_and_by_its_address(person: Person) -> Non
     assert person.json("show", name) == person.json("show", f"history/{NAMESPACE}/{name}")
     assert person.json("show", name)["object"]["metadata"]["name"] == name
     assert person.json("show", f"{NAMESPACE}/{name}")["address"] == f"history/{NAMESPACE}/{name}"
+
+
+def test_the_namespace_is_that_of_the_address(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = record(person.state)
+    monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", "elsewhere")
+
+    assert person.names() == []
+    assert person.names("-n", NAMESPACE) == person.names("-A") == [name]
+    assert person.names("-n", "shop") == []
+    person.run("show", name, code=1)
+    assert person.json("show", name, "-n", NAMESPACE)["address"] == f"history/{NAMESPACE}/{name}"
+    person.run("delete", name, "--yes", code=1)
+    person.run("delete", name, "-n", NAMESPACE, "--yes")
+    assert left(person.state) == set()
 
 
 @pytest.mark.parametrize(

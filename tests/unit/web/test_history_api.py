@@ -121,6 +121,9 @@ async def test_records_are_listed_in_pages_and_by_experiment_and_status(api: API
     assert [one["name"] for one in page["items"] + rest["items"]] == [first, second, other]
     assert rest["next"] is None
     assert await names(api, "?experiment=shop/kill") == [first, second]
+    assert await names(api, "?experiment_namespace=bank") == [other]
+    assert await names(api, "?namespace=chaos-system") == [first, second, other]
+    assert await names(api, "?namespace=bank") == []
     assert await names(api, "?status=failure") == [second]
     assert await names(api, "?experiment=bank/net&status=failure") == []
 

@@ -113,6 +113,12 @@ Status = Annotated[
     ),
 ]
 RecordName = Annotated[str, Parameter(name="RECORD", help="The NAME of a record, or history/NAMESPACE/NAME.")]
+Namespace = Annotated[
+    str | None,
+    Parameter(
+        name=["--namespace", "-n"], metavar="NAME", help="The namespace of records; otherwise history_namespace."
+    ),
+]
 Experiment = Annotated[
     tuple[str, str] | None,
     Parameter(metavar="NS/NAME", help="The experiment.", converter=_experiment, n_tokens=1),
@@ -128,18 +134,16 @@ Experiment = Annotated[
     "lapse history list --history-ttl 24h --cluster -o json",
     name="list",
 )
-def list_records(
+def list_records(  # noqa: PLR0913 - one per option
     *,
     experiment: Experiment = None,
     status: Status = None,
-    namespace: Annotated[
-        str | None, Parameter(name=["--namespace", "-n"], metavar="NAME", help="Only of experiments in this namespace.")
+    experiment_namespace: Annotated[
+        str | None, Parameter(metavar="NAME", help="Only of experiments in this namespace.")
     ] = None,
+    namespace: Namespace = None,
     all_namespaces: Annotated[
-        bool,
-        Parameter(
-            name=["--all-namespaces", "-A"], help="Of experiments in all namespaces: the default.", show_default=False
-        ),
+        bool, Parameter(name=["--all-namespaces", "-A"], help="Records in all namespaces.", show_default=False)
     ] = False,
     paging: Paging = FIRST_PAGE,
     flags: HistoryFlags = HistoryFlags(),
@@ -156,23 +160,31 @@ def list_records(
     from lapse.history.view import COLUMNS
 
     paging.check()
-    within = None if all_namespaces else namespace
-    wanted = experiment or (within, None)
+    wanted = experiment or (experiment_namespace, None)
 
     async def work(context: Context) -> tuple[ViewPage[RecordView], int]:
         now = context.clock.wall_ns()
-        return _page(await _look(context, wanted), paging, namespace=within, status=status, now=now), now
+        within = None if all_namespaces else namespace or context.settings.history_namespace
+        found = await _look(context, wanted, namespace=within)
+        return _page(found, paging, namespace=experiment_namespace, status=status, now=now), now
 
     async def remote(client: AsyncClient) -> tuple[ViewPage[RecordView], int]:
         from lapse.cli.remote import read_pages
         from lapse.core.clock import SystemClock
 
         named = None if experiment is None else "/".join(experiment)
-        page = partial(client.history.list, experiment=named, namespace=within, status=status)
+        page = partial(
+            client.history.list,
+            experiment=named,
+            experiment_namespace=experiment_namespace,
+            namespace=None if all_namespaces else namespace,
+            status=status,
+        )
         return await read_pages(page, limit=paging.limit, after=paging.after), SystemClock().wall_ns()
 
     found, now = in_context(flags, work, remote=remote, cluster=cluster, rights=_reading)
-    none = "There are no such records." if experiment or within or status else "There are no records."
+    is_some = experiment or experiment_namespace or namespace or status
+    none = "There are no such records." if is_some else "There are no records."
     print_page(output, found, COLUMNS, now, none=none, styles=_STYLES)
     return ExitCode.DONE
 
@@ -180,7 +192,10 @@ def list_records(
 def _page(
     found: list[JudgedRecord], paging: Paging, *, namespace: str | None, status: ExecutionStatus | None, now: int
 ) -> ViewPage[RecordView]:
-    """Return a page of records, the newest first; ``next`` is the time and the name of the last one."""
+    """Return a page of records, the newest first; ``next`` is the time and the name of the last one.
+
+    ``namespace`` is that of their experiments.
+    """
     from lapse.history.view import is_of
 
     views = [one.view(now) for one in found if is_of(one, namespace, None)]
@@ -199,7 +214,9 @@ def _page(
     )
 
 
-async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list[JudgedRecord]:
+async def _look(
+    context: Context, wanted: tuple[str | None, str | None], *, namespace: str | None
+) -> list[JudgedRecord]:
     from lapse.core.clock import UnixNs
     from lapse.history.view import experiment_filter, is_of, look
 
@@ -207,7 +224,7 @@ async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list
     found = await look(
         context.store,
         policies,
-        namespace=context.settings.history_namespace,
+        namespace=namespace,
         labels=experiment_filter(policies, *wanted),
         now=UnixNs(context.clock.wall_ns()),
     )
@@ -240,6 +257,7 @@ def show(
     record: RecordName,
     /,
     *,
+    namespace: Namespace = None,
     flags: HistoryFlags = HistoryFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -255,7 +273,7 @@ def show(
     named = _address(record) if "/" in record else None
 
     async def work(context: Context) -> tuple[RecordDetails, int]:
-        judged, document = await _read(context, named or _key(record, context.settings))
+        judged, document = await _read(context, named or _key(record, namespace, context.settings))
         now = context.clock.wall_ns()
         return judged.details(document, now), now
 
@@ -263,7 +281,7 @@ def show(
         from lapse.core.clock import SystemClock
         from lapse.kube.errors import NotFoundError
 
-        key = named or _key(record, flags.load().settings)
+        key = named or _key(record, namespace, flags.load().settings)
         try:
             return await client.history.show(key.namespace or "", key.name), SystemClock().wall_ns()
         except NotFoundError as error:
@@ -277,11 +295,11 @@ def show(
     return ExitCode.DONE
 
 
-def _key(name: str, settings: Settings) -> ObjectKey:
+def _key(name: str, namespace: str | None, settings: Settings) -> ObjectKey:
     """Return where the record of a name is."""
     from lapse.kube.resources import ObjectKey
 
-    return ObjectKey(settings.history_namespace, name)
+    return ObjectKey(namespace or settings.history_namespace, name)
 
 
 def _address(text: str) -> ObjectKey:
@@ -535,6 +553,7 @@ def delete(
     record: RecordName,
     /,
     *,
+    namespace: Namespace = None,
     yes: Yes = False,
     flags: RecordFlags = RecordFlags(),
     cluster: InCluster = False,
@@ -549,7 +568,7 @@ def delete(
     from lapse.core.address import Address
     from lapse.engine.verbs.contract import DeleteRequest
 
-    key = _address(record) if "/" in record else _key(record, flags.load().settings)
+    key = _address(record) if "/" in record else _key(record, namespace, flags.load().settings)
     address = str(Address("history", key.namespace, key.name))
     confirm(f"Delete {address}", yes=yes)
     done = ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)

@@ -117,11 +117,11 @@ class HistoryService:
         self.store, self._retention, self._clock = store, retention, clock
         self.namespace, self.interval = namespace, interval
 
-    async def page(self, labels: dict[str, str], *, limit: int, after: str | None) -> Response:
-        """Answer one page of records."""
+    async def page(self, namespace: str | None, labels: dict[str, str], *, limit: int, after: str | None) -> Response:
+        """Answer one page of records, of one namespace or of all."""
         policies, now = about_records(await self._retention.load()), self._clock.wall_ns()
         found = await self.store.list(
-            metadata_only(_RECORD), namespace=self.namespace, labels=labels, limit=limit, after=after
+            metadata_only(_RECORD), namespace=namespace, labels=labels, limit=limit, after=after
         )
         items = [JudgedRecord(one.metadata).aged_view(policies, now) for one in found.items]
         return Answer(RecordPage(items, found.next))
@@ -186,7 +186,8 @@ def _service(request: Request) -> HistoryService:
 
 Service = Annotated[HistoryService, Depends(_service)]
 OfExperiment = Annotated[str | None, Query(pattern=_EXPERIMENT, description="Only this experiment: NAMESPACE/NAME")]
-OfNamespace = Annotated[str | None, Query(description="Only of experiments in this namespace")]
+OfExperiments = Annotated[str | None, Query(description="Only of experiments in this namespace")]
+OfNamespace = Annotated[str | None, Query(description="Only records in this namespace")]
 OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs with this status")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
@@ -201,20 +202,22 @@ async def list_records(
     service: Service,
     *,
     experiment: OfExperiment = None,
+    experiment_namespace: OfExperiments = None,
     namespace: OfNamespace = None,
     status: OfStatus = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
 ) -> Response:
     """Answer one page of records, by name; those of one experiment are in the order of their runs."""
-    demand_known(request, "experiment", "namespace", "status", "limit", "after")
-    labels = {} if namespace is None else {EXPERIMENT_NAMESPACE: label_value(namespace)}
+    demand_known(request, "experiment", "experiment_namespace", "namespace", "status", "limit", "after")
+    labels = {} if experiment_namespace is None else {EXPERIMENT_NAMESPACE: label_value(experiment_namespace)}
     if experiment is not None:
         of_experiment = experiment_labels_of(*experiment.split("/"))
         if labels.items() - of_experiment.items():
             return Answer(RecordPage([], None))
         labels = of_experiment
-    return await service.page(labels | ({} if status is None else {STATUS: status}), limit=limit, after=after)
+    labels |= {} if status is None else {STATUS: status}
+    return await service.page(namespace, labels, limit=limit, after=after)
 
 
 @router.post(
