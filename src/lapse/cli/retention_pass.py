@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lapse.client import AsyncClient
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.retention.passes import PassItem
-    from lapse.history.view import PassView
+    from lapse.history.view import PassView, PolicyResult
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
 DetailedExitcode = Annotated[
@@ -143,14 +143,23 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     return ExitCode.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
 
 
+def _why_dry(run: PolicyResult, *, is_asked: bool) -> str:
+    from lapse.history.retention.runs import RunReason
+
+    if is_asked:
+        return "a dry run"
+    is_waiting = run.reason == RunReason.WAITING
+    return "a dry run, as it waits for approval" if is_waiting else "a dry run, as its dryRun is not false"
+
+
 def _print(done: Done, report: PassView) -> None:
     from lapse.history.view import PASS_COLUMNS
 
     if report.items:
         print_views(report.items, PASS_COLUMNS, styles={"failed": "red", "refused": "red", "would_end": "yellow"})
     for run in report.policies:
-        why = "a dry run" if done.dry_run else "a dry run, as its dryRun is not false"
-        message(f"{run.name}{f' ({why})' if run.dry_run else ''}: {run.message}.", style="" if run.ready else "red")
+        why = f" ({_why_dry(run, is_asked=done.dry_run)})" if run.dry_run else ""
+        message(f"{run.name}{why}: {run.message}.", style="" if run.ready else "red")
     if done.doubt:
         message(done.doubt, style="red")
     if done.waits_for_yes:

@@ -581,6 +581,11 @@ def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:
     (problem,) = [one["problem"] for one in domains if one["problem"]]
     assert problem == "the policy few waits: lapse resume --policy few"
 
+    assert main(["retention", "run", "few"]) != 0
+    told = person.capsys.readouterr().err
+    assert "few (a dry run, as it waits for approval): " in told
+    assert "dryRun" not in told
+
     assert main(["resume", "--policy", "few"]) == 0
     person.capsys.readouterr()
     assert main(["plan", "--policy", "few"]) == 0
