@@ -210,9 +210,10 @@ class LocalService:
         told = explanation_of(domain, candidate, decision, hold=hold, now=now)
         if domain.explain(candidate, decision, now).is_in_trash:
             told = await self._told_of_trash(told, now)
+        is_saved = hold is not None or told.trash is not None  # of what has ended nothing is left to save
         return replace(
             told,
-            saved_by=[] if hold is not None else [*told.saved_by, *_savers(owner, address, decision)],
+            saved_by=[] if is_saved else [*told.saved_by, *_savers(owner, address, decision)],
             frozen=await self._frozen(owner.name) if owner.supports(DomainVerb.FREEZE) else None,
             waits_for=await self._waits_for(domain, candidate, decision),
             journal=told.journal or await self._facts(address, candidate.uid),
@@ -244,7 +245,7 @@ class LocalService:
             rows = await self._place.journal.entries(address=entry.address, uid=entry.uid, limit=_ROWS)
         except LapseError:
             rows = []
-        known = replace(told, verdict="gone", journal=[row_view(row) for row in rows])
+        known = replace(told, verdict="gone", next_check=None, journal=[row_view(row) for row in rows])
         return _trashed(known, entry, _end_of(rows), is_another=False)
 
     async def _in_trash(
@@ -486,14 +487,15 @@ class LocalService:
     async def _bring_back(self, trash: TrashBin, entry: TrashEntry) -> SteeredView:
         place = self._place
         back = await trash.bring_back(entry, by=self._caller.name)
+        is_same = back.address == entry.address  # an artifact was never away, and what came is its new keeper
         row = audit_row(
             AuditReason.BROUGHT_BACK,
-            address=back.address,
-            uid=back.uid,
+            address=entry.address,
+            uid=back.uid if is_same else entry.uid,
             actor=self._caller.name,
             time_ns=place.now,
             domain=entry.domain,
-            details={"was": entry.uid},
+            details={"was": entry.uid} if is_same else {"was": entry.uid, "keeper": back.address},
         )
         await tell(place.journal, row, domain=entry.domain, metrics=place.metrics)
         told = SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)

@@ -268,6 +268,7 @@ async def test_of_a_snapshot_in_the_trash_it_is_told_who_ended_it_when_and_how_i
     assert "user ann" in told.because
     assert told.undo == f"lapse undo {snapshot}, until {entry.expires_at}"
     assert "in the trash" in dict(explanation_rows(told))
+    assert (told.saved_by, told.next_check) == ([], None), "a hold or an extension would bring nothing back"
     assert [row.address for row in told.journal] == [address(keeper)]
 
     (back,) = (await ann.undo(UndoRequest(address=snapshot))).items
@@ -277,6 +278,20 @@ async def test_of_a_snapshot_in_the_trash_it_is_told_who_ended_it_when_and_how_i
     gone = await ann.why(WhyRequest(address=address(keeper)))
     assert (gone.verdict, gone.trash) == ("gone", None)
     assert (gone.undo or "").startswith("no: it is not in the trash any more")
+
+
+async def test_that_a_snapshot_was_brought_back_is_told_of_the_snapshot_and_names_its_new_keeper(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    snapshot = f"snapshot/{content_key(request).name}"
+    ann = person(world)
+    await ann.delete(DeleteRequest(address=snapshot))
+    await world.caught_up()
+    (back,) = (await ann.undo(UndoRequest(address=snapshot))).items
+    await world.caught_up()
+    told = await ann.why(WhyRequest(address=snapshot))
+    last = told.journal[0]
+    assert (last.reason, last.address, last.uid) == ("brought_back", snapshot, told.uid)
+    assert last.details == {"was": told.uid, "keeper": back.address, "domain": "keepers"}
 
 
 async def test_a_plan_says_that_the_trash_itself_does_not_come_back(world: World) -> None:
