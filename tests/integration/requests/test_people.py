@@ -24,7 +24,7 @@ from lapse.engine.verbs.contract import (
 )
 from lapse.engine.view import Moment, row
 from lapse.kube.resources import ObjectKey
-from lapse.objects.holds.steering import PassedOnHoldError
+from lapse.objects.holds.steering import DependantsHeldError, PassedOnHoldError
 from lapse.objects.trash.rules import BROUGHT_BACK
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import (
@@ -125,6 +125,18 @@ async def test_a_hold_on_a_request_that_came_back_covers_its_old_keeper_and_arti
     await ann.release(ReleaseRequest(address=address(request)))
     await world.live(hours=1, step=600)
     assert not await world.exists(keeper)
+
+
+async def test_what_keeps_an_owner_is_named_by_its_address(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    keeper, snapshot = await world.keeper(request), f"snapshot/{content_key(request).name}"
+    ann = person(world)
+    await ann.hold(HoldRequest(address=snapshot, reason="audit"))
+    told = await ann.why(WhyRequest(address=address(keeper)))
+    assert told.hold is not None
+    assert told.hold.reason == f"it owns objects that are held: {snapshot}"
+    with pytest.raises(DependantsHeldError, match=f"^{address(keeper)} itself is not held"):
+        await ann.release(ReleaseRequest(address=address(keeper)))
 
 
 @pytest.mark.parametrize("legal", [False, True], ids=["plain", "legal"])

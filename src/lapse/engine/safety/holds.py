@@ -345,6 +345,8 @@ class HeldDependent(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where it is, in the words of its store; empty in a note that was written by hand."""
     until: str = ""
     """RFC 3339; empty for a hold without an end."""
+    address: str = ""
+    """Its address, for people."""
 
     def end(self) -> UnixNs | None:
         """Return when its hold ends; None: not by itself, as where what stands for it is no time."""
@@ -374,6 +376,6 @@ def _noted_hold(annotations: Mapping[str, str]) -> Hold | None:
     entries = held_dependents(annotations)
     ends = [one.end() for one in entries]
     known = [end for end in ends if end is not None]
-    named = ", ".join(one.object or one.uid for one in entries) or annotations[HELD_DEPENDENTS]
+    named = ", ".join(one.address or one.object or one.uid for one in entries) or annotations[HELD_DEPENDENTS]
     until = max(known) if known and len(known) == len(ends) else None
     return Hold(f"it owns objects that are held: {named}", until)

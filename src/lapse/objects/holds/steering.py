@@ -90,8 +90,8 @@ class ObjectPlace(NamedTuple):
     uid: str
 
     def __str__(self) -> str:
-        """Name it for people."""
-        return f"{self.kind.kind} {self.key}"
+        """Return its address."""
+        return str(self.kind.address(self.key))
 
     @property
     def path(self) -> str:
@@ -410,7 +410,8 @@ def _busy(place: ObjectPlace) -> ConflictError:
 
 
 def _entry(place: ObjectPlace, hold: Hold) -> HeldDependent:
-    return HeldDependent(place.uid, place.path, "" if hold.until is None else to_timestamp(hold.until))
+    until = "" if hold.until is None else to_timestamp(hold.until)
+    return HeldDependent(place.uid, place.path, until, str(place))
 
 
 def _with(entries: Sequence[HeldDependent], entry: HeldDependent, *, longest: bool = False) -> Sequence[HeldDependent]:
