@@ -137,12 +137,40 @@ def test_nobody_holds_in_the_name_of_somebody_else(kube: KubeServer) -> None:
     assert refusal(kube, USER, "annotate", "configmap", "named", "lapse.dev/hold-by=ann", "--overwrite") == ""
 
 
+def test_nobody_prepares_a_hold_in_the_name_of_somebody_else(kube: KubeServer) -> None:
+    make(kube, "prepared")
+    forged = 'lapse.dev/hold-replaced={"lapse.dev/hold":"true","lapse.dev/hold-by":"ann"}'
+    for mark in ("lapse.dev/hold-replaced=x", forged):
+        assert "hold-replaced" in refusal(kube, BOB, "annotate", "configmap", "prepared", mark)
+    legal = ("lapse.dev/hold=legal", "lapse.dev/hold-by=bob")
+    assert "hold-replaced" in refusal(kube, BOB, "annotate", "configmap", "prepared", *legal, forged)
+    own = ("lapse.dev/hold=true", "lapse.dev/hold-by=carl")
+    assert refusal(kube, "carl", "annotate", "configmap", "prepared", *own) == ""
+    assert "hold-replaced" in refusal(kube, BOB, "annotate", "configmap", "prepared", "--overwrite", *legal, forged)
+    true = forged.replace("ann", "carl")
+    assert refusal(kube, BOB, "annotate", "configmap", "prepared", "--overwrite", *legal, true) == ""
+    back = ("lapse.dev/hold=true", "lapse.dev/hold-replaced-")
+    said = refusal(kube, ANN, "annotate", "configmap", "prepared", "--overwrite", *back, "lapse.dev/hold-by=dora")
+    assert "expected ann" in said, "only the person who held it before"
+    carls = (*back, "lapse.dev/hold-by=carl")
+    assert refusal(kube, ANN, "annotate", "configmap", "prepared", "--overwrite", *carls) == ""
+
+
+def test_nobody_holds_by_the_name_that_an_older_hold_has_left(kube: KubeServer) -> None:
+    make(kube, "left")
+    assert refusal(kube, ANN, "annotate", "configmap", "left", "lapse.dev/hold=true", "lapse.dev/hold-by=ann") == ""
+    assert refusal(kube, ANN, "annotate", "configmap", "left", "lapse.dev/hold-") == ""
+    assert "expected bob" in refusal(kube, BOB, "annotate", "configmap", "left", "lapse.dev/hold=true")
+    assert refusal(kube, BOB, "label", "configmap", "left", "a=b") == ""
+
+
 def test_a_legal_hold_is_released_by_another_person_only_and_changed_by_nobody(kube: KubeServer) -> None:
     make(kube, "case")
     assert refusal(kube, ANN, "annotate", "configmap", "case", "lapse.dev/hold=legal", "lapse.dev/hold-by=ann") == ""
     release = ("annotate", "configmap", "case", "lapse.dev/hold-", "lapse.dev/hold-by-")
     assert "legal hold of ann" in refusal(kube, ANN, *release)
-    for change in ("lapse.dev/hold=true", "lapse.dev/hold-reason=none", "lapse.dev/hold-by=carl"):
+    end, replaced = "lapse.dev/hold-until=2030-01-01T00:00:00Z", "lapse.dev/hold-replaced=x"
+    for change in ("lapse.dev/hold=true", "lapse.dev/hold-reason=none", "lapse.dev/hold-by=carl", end, replaced):
         assert refusal(kube, ANN, "annotate", "configmap", "case", change, "--overwrite")
     assert refusal(kube, BOB, "annotate", "configmap", "case", "lapse.dev/hold-by=bob", "--overwrite")
     assert refusal(kube, ANN, "annotate", "configmap", "case", "note=mine") == ""
