@@ -11,8 +11,9 @@ import pytest
 
 from lapse.app.trash import trashed_objects
 from lapse.core.duration import Duration
-from lapse.core.timestamps import from_timestamp
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.extensions import EXTENDED_UNTIL
 from lapse.engine.trash import NotInTrashError, PlaceTakenError, TrashBin
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
@@ -307,6 +308,146 @@ async def test_one_of_several_is_emptied_and_the_others_can_still_come_back(worl
         await undo(world, f"mcr/shop/r{number}")
         again = await world.store.get(MANIFEST_CAPTURE_REQUEST, requests[number].metadata.key)
         assert (again.spec, again.status) == (requests[number].spec, requests[number].status)
+
+
+async def _page_of(world: World, count: int = 3) -> Any:  # noqa: ANN401 - a keeper
+    """Let some requests lapse together; return the trash keeper that has them."""
+    for number in range(count):
+        await world.completed(MANIFEST_CAPTURE_REQUEST, f"r{number}")
+    await world.live(minutes=11)
+    entries = [one for one in await listed(world) if one.domain == "requests"]
+    (name,) = {one.id.split("/")[1] for one in entries}
+    assert len(entries) == count
+    return await world.store.get(OBJECT_KEEPER, ObjectKey(None, name))
+
+
+async def _in_trash(world: World) -> list[str]:
+    return sorted(one.address for one in await listed(world) if one.domain == "requests")
+
+
+async def _packed_names(world: World, page: Any) -> list[str]:  # noqa: ANN401 - a keeper
+    """Return the uids of all objects that chunks of a page hold, wherever they are."""
+    await world.caught_up()
+    names = []
+    for one in await world.all(MANIFEST_CHECKPOINT):
+        if any(owner.uid == page.metadata.uid for owner in one.metadata.owner_references):
+            names += [found["metadata"]["name"] for found in await read_checkpoint(world.store, one.metadata.name)]
+    chunks = [one for one in await world.all(MANIFEST_CHUNK) if one.metadata.name.startswith("trash-")]
+    assert sum(one.spec.objects_count for one in chunks) == len(names), "nothing else is left of them"
+    return sorted(names)
+
+
+async def test_the_bytes_of_what_is_emptied_go_and_the_page_stays(world: World) -> None:
+    page = await _page_of(world)
+    await trash_of(world).empty(by="ann", address="mcr/shop/r1")
+    assert await _in_trash(world) == ["mcr/shop/r0", "mcr/shop/r2"]
+    assert await _packed_names(world, page) == ["r0", "r2"]
+    (row,) = [row for row in await world.journal_rows() if (row.actor, row.outcome) == ("ann", Outcome.ENDED)]
+    assert (row.address, row.reason) == ("mcr/shop/r1", "deleted_by_person")
+    for number in (0, 2):
+        await trash_of(world).empty(by="ann", address=f"mcr/shop/r{number}")
+    await world.caught_up()
+    assert not await world.exists(page)
+    assert await _packed_names(world, page) == []
+
+
+async def test_emptying_at_the_same_time_copies_nothing(world: World) -> None:
+    page = await _page_of(world, 4)
+    bins = [trash_of(world) for _ in range(4)]
+    numbers = (0, 1, 1, 2)
+    done = await asyncio.gather(
+        *[one.empty(by="ann", address=f"mcr/shop/r{number}") for one, number in zip(bins, numbers, strict=True)]
+    )
+    outcomes = [result.outcome for found in done for _, result in found]
+    assert outcomes.count(Outcome.ENDED) == 3
+    assert set(outcomes) <= {Outcome.ENDED, Outcome.GONE}
+    assert await _in_trash(world) == ["mcr/shop/r3"]
+    assert await _packed_names(world, page) == ["r3"]
+
+
+@pytest.mark.parametrize("call", ["create ManifestCapture", "get ManifestCheckpoint", "patch ObjectKeeper"])
+async def test_what_is_emptied_beside_an_undo_comes_back_or_is_emptied_never_both(world: World, call: str) -> None:
+    await _page_of(world)
+    emptied: list[Outcome] = []
+
+    class Beside(Wire):
+        def __getattr__(self, method: str) -> Any:  # noqa: ANN401 - stands for any method
+            real = super().__getattr__(method)
+
+            async def act(kind: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method has it
+                if not emptied and f"{method} {getattr(kind, 'kind', kind)}".startswith(call):
+                    emptied.append(Outcome.INTENT)
+                    for address in ("mcr/shop/r1", "mcr/shop/r2"):
+                        ((_, result),) = await trash_of(world).empty(by="bob", address=address)
+                        emptied.append(result.outcome)
+                return await real(kind, *args, **kwargs)
+
+            return act if method in {"create", "get", "patch"} else real
+
+    wire = Beside(world.store)
+    found = TrashBin(trashed_objects(wire, holds=world.store, journal=world.journal, clock=world.clock))
+    entry = await trash_of(world).find("mcr/shop/r1")
+    came_back = True
+    try:
+        await found.bring_back(entry, by="ann")
+    except NotInTrashError:
+        came_back = False
+    assert emptied[2] is Outcome.ENDED, "what nobody brings back is emptied"
+    assert came_back is (emptied[1] is not Outcome.ENDED)
+    await world.caught_up()
+    names = await world.names(MANIFEST_CAPTURE_REQUEST)
+    assert any(name.endswith("r1") for name in map(str, names)) is came_back
+    assert await _in_trash(world) == ["mcr/shop/r0"]
+
+
+async def test_a_held_page_is_not_emptied_and_not_copied(world: World) -> None:
+    page = await _page_of(world)
+    await world.hold(page)
+    before = await listed(world)
+    ((_, result),) = await trash_of(world).empty(by="ann", address="mcr/shop/r1")
+    assert result.outcome is Outcome.HELD
+    assert await listed(world) == before
+    assert all(one.held for one in before if one.domain == "requests")
+    assert await _packed_names(world, page) == ["r0", "r1", "r2"]
+
+
+async def test_an_extended_page_keeps_its_time_when_one_of_it_is_emptied(world: World) -> None:
+    page = await _page_of(world)
+    until = to_timestamp(world.clock.wall_ns() + 20 * DAY * 10**9)
+    body = {"metadata": {"annotations": {EXTENDED_UNTIL: until}}}
+    await world.store.patch(OBJECT_KEEPER, page.metadata.key, body)
+    before = {one.address: one.expires_at for one in await listed(world) if one.domain == "requests"}
+    assert before["mcr/shop/r0"] == from_timestamp(until)
+    await trash_of(world).empty(by="ann", address="mcr/shop/r1")
+    after = {one.address: one.expires_at for one in await listed(world) if one.domain == "requests"}
+    assert after == {address: at for address, at in before.items() if address != "mcr/shop/r1"}
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+async def test_a_kill_at_any_call_of_emptying_neither_copies_nor_loses(tmp_path: Path, applied: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    for step in range(1, 60):
+        folder = tmp_path / f"{step}"
+        folder.mkdir()
+        async with opened(folder, services=SERVICES) as world:
+            page = await _page_of(world)
+            wire = Wire(world.store, crash_at=step, applied=applied)
+            cut = trashed_objects(wire, holds=world.store, journal=world.journal, clock=world.clock)
+            entry = await trash_of(world).find("mcr/shop/r1")
+            with suppress(Crash, BaseExceptionGroup):
+                await cut.empty([entry], by="ann")
+            left = await _in_trash(world)
+            assert left in (["mcr/shop/r0", "mcr/shop/r1", "mcr/shop/r2"], ["mcr/shop/r0", "mcr/shop/r2"]), step
+            if "mcr/shop/r1" not in left:
+                with pytest.raises(NotInTrashError):
+                    await trash_of(world).bring_back(entry, by="bob")
+            await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+            await trash_of(world).empty(by="bob", address="mcr/shop/r2")
+            assert await _in_trash(world) == ["mcr/shop/r0"]
+            assert await _packed_names(world, page) == ["r0"], f"killed at call {step}"
+            await undo(world, "mcr/shop/r0")
+            if not wire.dead:
+                return
+    raise AssertionError("it never came to an end")
 
 
 # --- killed anywhere --------------------------------------------------------------------------------------------------

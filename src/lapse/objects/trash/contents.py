@@ -6,10 +6,15 @@ ends it at once, or another one for it. A request comes back with the status tha
 again: until that is written, an annotation says the same (`BROUGHT_BACK`). Its hold covers what it has made, and so
 does that of a schedule.
 
+Emptying one of several packed things packs the others anew; then one write on the trash keeper, which stays, notes it
+as out and names the new checkpoint. An undo notes first, by such a write, that it has begun.
+
 Guarantees. Each step can be repeated, and an interrupted one is gone on with. What came back is not listed any more.
+What was emptied never comes back, and what stays is there once, with its hold and its time, whoever acts beside it.
 What changed its mind is believed: an object that was packed and not ended after all is not in the trash.
 
-Not guaranteed: that an entry is still there a moment later: its time may be over.
+Not guaranteed: that an entry is still there a moment later: its time may be over; that the bytes of what was emptied
+are gone at once: after a kill they may lie, read by nobody, until the next thing of the page is emptied or it ends.
 """
 
 from __future__ import annotations
@@ -18,8 +23,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import to_builtins
+from msgspec.structs import replace as change_fields
+
+from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import LapseError
+from lapse.core.identity import uuid
+from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import Result, deletion_by_person
 from lapse.engine.executor import Executor
@@ -29,8 +41,15 @@ from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
 from lapse.engine.trash import BroughtBack, NotInTrashError, PlaceTakenError, TrashEntry
 from lapse.engine.view import Expiry, Moment
-from lapse.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, NotFoundError, UnknownKindError
-from lapse.kube.resources import Document, ObjectKey, metadata_only
+from lapse.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnknownKindError,
+)
+from lapse.kube.resources import Document, ObjectKey, ObjectMeta, metadata_only
 from lapse.objects.holds.passed_on import MARK_NAMES
 from lapse.objects.holds.steering import ObjectPlace
 from lapse.objects.packing.checkpoints import read_checkpoint
@@ -50,19 +69,23 @@ from lapse.objects.trash.rules import (
     is_one_of,
     state_of,
     to_text,
+    trash_name,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
-    from lapse.kube.resources import Json, Kind, ObjectMeta
+    from lapse.kube.resources import Json, Kind
     from lapse.objects.holds.steering import Steering
     from lapse.objects.port import HoldLookup
     from lapse.objects.trash.moves import ObjectTrash
 
+    _Stored = tuple[Kind[Any], ObjectMeta]
+
 NAME: Final = "objects"
+_log = get_logger("lapse.objects.trash")
 _PAGE: Final = 100
 _ATTEMPTS: Final = 5
 _MOST_NAMED: Final = 5
@@ -72,6 +95,12 @@ _RETURNS: Final = {
     TrashWay.PACKED: "created again, under a new uid, and held for as long as the trash keeps things",
 }
 _AS_RECORD: Final = "as a record only: with its status, under a new uid, and never carried out again"
+
+
+class ComingBackError(LapseError):
+    """{address} is being brought back, so it is not emptied. Finish that with lapse undo {address}, then delete it."""
+
+    status = 409
 
 
 class _Kept(NamedTuple):
@@ -95,6 +124,22 @@ class _Kept(NamedTuple):
             return Duration.parse(self.keeper.spec.ttl or "").nanoseconds
         except DurationError:
             return None
+
+    @property
+    def packed(self) -> str:
+        """The name of the checkpoint that has its things."""
+        return state_of(self.meta).packed or self.meta.name
+
+    def is_here(self, entry: TrashEntry) -> bool:
+        """Whether an entry is one of this page, and has not left it."""
+        items, place = self.contents.items, _place(entry)
+        known = 0 <= place < len(items) and items[place].uid == entry.uid
+        return known and place not in state_of(self.meta).out
+
+    def stays_without(self, entries: Sequence[TrashEntry]) -> bool:
+        """Whether it has anything else, or may have: what is not known to have left it."""
+        going = {*map(_place, entries), *state_of(self.meta).out}
+        return bool(set(range(len(self.contents.items))) - going)
 
     def entry(
         self, place: int, *, ended: UnixNs | None, size: int | None, contains: list[str], way: str, now: UnixNs
@@ -198,15 +243,17 @@ class TrashedObjects:
 
     async def _packed(self, kept: _Kept) -> list[TrashEntry]:
         try:
-            checkpoint = await self._store.get(self._kinds.checkpoints.checkpoint, ObjectKey(None, kept.meta.name))
+            checkpoint = await self._store.get(self._kinds.checkpoints.checkpoint, ObjectKey(None, kept.packed))
         except NotFoundError:
-            return []
+            later = await self._packed_anew(kept)
+            return [] if later is None else await self._packed(later)
         status, state = checkpoint.status, state_of(kept.meta)
         if status is None or not status.chunks:
             return []  # it was interrupted before anything was ended
-        ended = kept.created if state is None else from_timestamp(state.ended)
-        out = await self._not_ended(kept) if state is None else set(state.out)
-        share = (status.total_size_bytes or 0) // len(kept.contents.items)
+        ended = from_timestamp(state.ended)
+        out = set(state.out) if ended is not None else {*state.out, *await self._not_ended(kept)}
+        ended = kept.created if ended is None else ended
+        share = (status.total_size_bytes or 0) // (status.total_objects or 1)
         return [
             kept.entry(place, ended=ended, size=share, contains=[], way=self._way_of(item.address), now=self._now)
             for place, item in enumerate(kept.contents.items)
@@ -221,17 +268,25 @@ class TrashedObjects:
         """Return the places of what was packed and is still there: nobody has noted what came of it."""
         found = set()
         try:
-            documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.meta.name)
+            documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.packed)
         except ManifestsUnreadableError:  # it was interrupted before all of it was there, so nothing was ended
             return set(range(len(kept.contents.items)))
-        for place, document in enumerate(documents):
+        places = {item.uid: place for place, item in enumerate(kept.contents.items)}
+        for document in documents:
             meta = document["metadata"]
             with suppress(NotFoundError, UnknownKindError):
                 kind = await self._kind_of(document)
                 there = await self._store.get(metadata_only(kind), ObjectKey(meta.get("namespace"), meta["name"]))
                 if there.metadata.uid == meta["uid"]:
-                    found.add(place)
+                    found.add(places[meta["uid"]])
         return found
+
+    async def _packed_anew(self, kept: _Kept) -> _Kept | None:
+        """Return a page again if its things were packed anew since it was read."""
+        with suppress(NotFoundError):
+            later = kept._replace(keeper=await self._store.get(self._kinds.keeper, kept.meta.key))
+            return later if later.packed != kept.packed else None
+        return None
 
     async def _kind_of(self, document: Json) -> Kind[Any]:
         return await self._store.resolve(document["apiVersion"], document["kind"])
@@ -243,10 +298,34 @@ class TrashedObjects:
         kept = await self._find(entry)
         if kept.contents.way is TrashWay.KEPT:
             return await self._release(kept, entry)
-        document = await self._document(kept, entry)
-        made = await self._create(kept, document, entry, by=by)
-        await self._take_out(kept.meta.key, kept.meta.uid, _place(entry))
+        await self._claim(kept, entry)
+        try:
+            made = await self._create(kept, await self._document(kept, entry), entry, by=by)
+        except StoreUnavailableError:
+            raise  # it may have come back: nobody empties it before that is known
+        except LapseError:
+            await self._change(kept, lambda state: _without_claim(state, _place(entry)))
+            raise
+        await self._change(kept, lambda state: _taken_out(state, _place(entry)))
         return made
+
+    async def _claim(self, kept: _Kept, entry: TrashEntry) -> None:
+        """Note that an entry is being brought back, so that nobody empties it meanwhile; it may be emptied already."""
+
+        def claimed(state: TrashState) -> TrashState:
+            if _place(entry) in state.out:
+                raise NotInTrashError(address=entry.address)
+            return change_fields(state, coming=sorted({*state.coming, _place(entry)}))
+
+        try:
+            await self._trash.change_state(kept.meta.key, kept.meta.uid, claimed)
+        except NotFoundError:
+            raise NotInTrashError(address=entry.address) from None
+
+    async def _change(self, kept: _Kept, change: Callable[[TrashState], TrashState]) -> None:
+        """Change what a page notes, if it is still there."""
+        with suppress(NotFoundError):
+            await self._trash.change_state(kept.meta.key, kept.meta.uid, change)
 
     async def _find(self, entry: TrashEntry) -> _Kept:
         try:
@@ -254,14 +333,10 @@ class TrashedObjects:
             keeper = await self._store.get(self._kinds.keeper, ObjectKey(None, name))
         except (ValueError, NotFoundError):
             raise NotInTrashError(address=entry.address) from None
-        contents = contents_of(keeper.metadata)
-        place = _place(entry)
-        if contents is None or place >= len(contents.items) or contents.items[place].uid != entry.uid:
+        kept = _Kept(keeper, contents_of(keeper.metadata) or TrashContents(TrashWay.KEPT, entry.domain, []))
+        if not kept.is_here(entry):
             raise NotInTrashError(address=entry.address)
-        state = state_of(keeper.metadata)
-        if state is not None and place in state.out:
-            raise NotInTrashError(address=entry.address)
-        return _Kept(keeper, contents)
+        return kept
 
     async def _release(self, kept: _Kept, entry: TrashEntry) -> BroughtBack:
         """Give artifacts a fresh keeper; the trash keeper is left with nothing, and ends by its TTL."""
@@ -328,8 +403,13 @@ class TrashedObjects:
     async def _document(self, kept: _Kept, entry: TrashEntry) -> Json:
         """Return the packed object, proven to be what was packed."""
         try:
-            documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.meta.name)
-        except NotFoundError:
+            documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.packed)
+        except (NotFoundError, ManifestsUnreadableError) as error:
+            later = await self._packed_anew(kept)
+            if later is not None:
+                return await self._document(later, entry)
+            if isinstance(error, ManifestsUnreadableError):
+                raise
             raise NotInTrashError(address=entry.address) from None
         found = next((one for one in documents if one["metadata"]["uid"] == entry.uid), None)
         if found is None:
@@ -388,54 +468,86 @@ class TrashedObjects:
             return False
         return bool(found.metadata.uid == owner["uid"])
 
-    async def _take_out(self, key: ObjectKey, uid: str, *places: int) -> None:
-        """Note that packed things are not in the trash any more."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                meta = (await self._store.get(metadata_only(self._kinds.keeper), key)).metadata
-            except NotFoundError:
-                return
-            state = state_of(meta) or TrashState(meta.creation_timestamp or "")
-            out = sorted({*state.out, *places})
-            body = {"metadata": {"annotations": {TRASH_STATE: to_text(TrashState(state.ended, out))}}}
-            try:
-                await self._store.patch(self._kinds.keeper, key, body, uid=uid, version=meta.resource_version)
-            except ConflictError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
-
     # --- ending for good ----------------------------------------------------------------------------------------------
 
     async def empty(self, entries: Sequence[TrashEntry], *, by: str) -> Sequence[Result]:
-        """See `Trash`. What shares a page with things that stay is left out of a new page, and the old one ends."""
-        results: dict[str, Result] = {}
+        """See `Trash`. A page ends with the last of its things; before that, they are packed anew without one."""
         pages: dict[str, list[TrashEntry]] = {}
         for entry in entries:
             pages.setdefault(entry.id.split("/")[1], []).append(entry)
+        results: dict[str, Result] = {}
         for name, these in pages.items():
-            try:
-                result = await self._empty(ObjectKey(None, name), these, by=by)
-            except NotFoundError as error:
-                result = Result(Outcome.GONE, error)
-            results |= {one.id: result for one in these}
+            for _ in range(len(these) + _ATTEMPTS):
+                left = [one for one in these if results.get(one.id, _changed(one)).outcome is Outcome.CHANGED]
+                if left:
+                    results |= await self._empty(ObjectKey(None, name), left, by=by)
         return [results[one.id] for one in entries]
 
-    async def _empty(self, key: ObjectKey, entries: Sequence[TrashEntry], *, by: str) -> Result:
-        keeper = await self._store.get(self._kinds.keeper, key)
+    async def _empty(self, key: ObjectKey, entries: Sequence[TrashEntry], *, by: str) -> dict[str, Result]:
+        """Empty entries of one page, all of them with it or else the first one; the others are told to have changed."""
+        try:
+            keeper = await self._store.get(self._kinds.keeper, key)
+        except NotFoundError as error:
+            return {one.id: Result(Outcome.GONE, error) for one in entries}
         kept = _Kept(keeper, contents_of(keeper.metadata) or TrashContents(TrashWay.KEPT, entries[0].domain, []))
-        going = {one.uid for one in entries}
-        staying = [one for one in await self._entries_of(keeper) if one.uid not in going]
-        if staying:
-            await self._repack(kept, {one.uid for one in staying})
+        results, going = dict[str, Result](), list[TrashEntry]()
+        for one in entries:
+            if not kept.is_here(one):
+                results[one.id] = Result(Outcome.GONE, NotInTrashError(address=one.address))
+            elif _place(one) in state_of(kept.meta).coming:
+                results[one.id] = Result(Outcome.REFUSED, ComingBackError(address=one.address))
+            else:
+                going.append(one)
+        if not going:
+            return results
+        if kept.stays_without(going):
+            return (
+                results
+                | {one.id: _changed(one) for one in going}
+                | {going[0].id: await self._remove(kept, going[0], by=by)}
+            )
+        result = await self._execute(kept, self._kinds.keeper.address(key), domain=going[0].domain, by=by)
+        return results | {one.id: result for one in going}
+
+    async def _remove(self, kept: _Kept, entry: TrashEntry, *, by: str) -> Result:
+        """Pack what stays anew, and let the page change over to that: one write, under the version that was read.
+
+        Whatever happens beside it or in between, the page has one checkpoint. The others are garbage, and those that
+        were there before this write can be given away after it: whoever made one of them cannot change over any more.
+        """
+        state = state_of(kept.meta)
+        old = await self._all_packed(kept)
+        try:
+            documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.packed)
+        except (NotFoundError, ManifestsUnreadableError) as error:
+            return Result(Outcome.FAILED, error) if await self._packed_anew(kept) is None else _changed(entry)
+        out = sorted({*state.out, _place(entry)})
+        leaving = {kept.contents.items[place].uid for place in out}
+        chunks = pack([one for one in documents if one["metadata"]["uid"] not in leaving], as_given=True)
+        name = trash_name(uuid())
+        await self._trash.write_chunks(kept.meta, name, chunks)
+        after = to_text(change_fields(state, out=out, packed=name))
+        instead: Json = {"metadata": {"annotations": {TRASH_STATE: after}}}
+        address = next(_address(entry, one["metadata"]) for one in documents if one["metadata"]["uid"] == entry.uid)
+        result = await self._execute(kept, address, domain=entry.domain, by=by, instead=instead)
+        if result.outcome is Outcome.ENDED:
+            await self._give_away(old)
+        elif result.outcome is not Outcome.FAILED and await self._is_unused(kept, name):
+            await self._give_away(await self._stored(name))
+        return result
+
+    async def _execute(
+        self, kept: _Kept, address: Address, *, domain: str, by: str, instead: Json | None = None
+    ) -> Result:
+        """End a page, or change it ``instead``, as a person's deletion of what has this address."""
+        handle = ObjectHandle.of(self._kinds.keeper, kept.keeper)._replace(instead=instead)
         action = deletion_by_person(
-            domain=entries[0].domain,
-            address=self._kinds.keeper.address(key),
-            uid=keeper.metadata.uid,
-            version=keeper.metadata.resource_version,
-            handle=ObjectHandle.of(self._kinds.keeper, keeper),
-            hold=hold_of(keeper.metadata.annotations),
+            domain=domain,
+            address=address,
+            uid=kept.meta.uid,
+            version=kept.meta.resource_version,
+            handle=handle,
+            hold=hold_of(kept.meta.annotations),
             actor=by,
             now=self._clock.wall_ns(),
         )
@@ -445,17 +557,68 @@ class TrashedObjects:
         (result,) = await executor.execute([action])
         return result
 
-    async def _repack(self, kept: _Kept, staying: set[str]) -> None:
-        """Pack what stays in a page of its own, for the time that is left."""
-        documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.meta.name)
-        left = [one for one in documents if one["metadata"]["uid"] in staying]
-        items = [one for one in kept.contents.items if one.uid in staying]
-        over = (kept.created or 0) + (kept.lasts_ns or 0) - self._clock.wall_ns()
-        contents = TrashContents(TrashWay.PACKED, kept.contents.domain, items)
-        page = await self._trash.write_page(contents, pack(left, as_given=True), ttl=Duration(max(over, 1)).go())
-        state = state_of(kept.meta) or TrashState(kept.meta.creation_timestamp or "")
-        body = {"metadata": {"annotations": {TRASH_STATE: to_text(TrashState(state.ended))}}}
-        await self._store.patch(self._kinds.keeper, page.keeper, body, uid=page.uid)
+    async def _all_packed(self, kept: _Kept) -> list[_Stored]:
+        """Return every checkpoint and chunk of a page: those in use, and what an interruption has left."""
+        await self._trash.dependants.prepare(self._kinds.keeper)
+        owned = self._trash.dependants.owned_by(kept.meta.uid)
+        found = [(kind, one.metadata) for kind, one in owned if is_one_of(kind, self._kinds.checkpoints)]
+        used = await self._stored(kept.packed)
+        uids = {meta.uid for _, meta in used}
+        return [*used, *[one for one in found if one[1].uid not in uids]]
+
+    async def _stored(self, name: str) -> list[_Stored]:
+        """Return the chunks of a checkpoint, and then itself."""
+        kinds = self._kinds.checkpoints
+        found: list[_Stored] = []
+        with suppress(NotFoundError):
+            checkpoint = await self._store.get(kinds.checkpoint, ObjectKey(None, name))
+            for info in checkpoint.status.chunks if checkpoint.status else ():
+                with suppress(NotFoundError):
+                    chunk = await self._store.get(metadata_only(kinds.chunk), ObjectKey(None, info.name))
+                    found.append((kinds.chunk, chunk.metadata))
+            found.append((kinds.checkpoint, checkpoint.metadata))
+        return found
+
+    async def _is_unused(self, kept: _Kept, name: str) -> bool:
+        """Whether a page has not changed over to a checkpoint, although that was refused."""
+        try:
+            keeper = await self._store.get(metadata_only(self._kinds.keeper), kept.meta.key)
+        except NotFoundError:
+            return False  # its garbage goes with it
+        return state_of(keeper.metadata).packed != name
+
+    async def _give_away(self, garbage: Sequence[_Stored]) -> None:
+        """Leave checkpoints and chunks to garbage collection, by an owner that there never was.
+
+        What fails here goes when the page ends, or when the next one of its things is emptied.
+        """
+        nobody = uuid()
+        owner = owner_of(self._kinds.keeper, ObjectMeta(name=trash_name(nobody), uid=nobody))
+        for kind, seen in garbage:
+            try:  # whatever its version is: nobody uses it, and garbage collection changes owners as well
+                body: Json = {"metadata": {"ownerReferences": [to_builtins(owner)]}}
+                await self._store.patch(metadata_only(kind), seen.key, body, uid=seen.uid)
+            except (NotFoundError, ConflictError):
+                continue
+            except LapseError as error:
+                _log.warning("trash_not_given_away", object=seen.name, problem=str(error))
+
+
+def _changed(entry: TrashEntry) -> Result:
+    problem = "others change what lies beside it in the trash; try again"
+    return Result(Outcome.CHANGED, ConflictError(kind="trash of", name=entry.address, problem=problem))
+
+
+def _address(entry: TrashEntry, metadata: Json) -> Address:
+    return Address(entry.address.partition("/")[0], metadata.get("namespace"), metadata["name"])
+
+
+def _without_claim(state: TrashState, place: int) -> TrashState:
+    return change_fields(state, coming=[one for one in state.coming if one != place])
+
+
+def _taken_out(state: TrashState, place: int) -> TrashState:
+    return change_fields(_without_claim(state, place), out=sorted({*state.out, place}))
 
 
 def _named(places: Sequence[ObjectPlace]) -> str:

@@ -45,17 +45,17 @@ from lapse.objects.trash.rules import (
     TrashContents,
     TrashItem,
     TrashReason,
-    TrashState,
     TrashWay,
     is_one_of,
     is_trash,
+    state_of,
     to_text,
     trash_name,
     why_not_undoable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from lapse.core.clock import Clock, UnixNs
     from lapse.core.duration import Duration
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from lapse.objects.holds.cluster import Dependants
     from lapse.objects.packing.chunks import PackedChunk
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.objects.trash.rules import TrashKinds
+    from lapse.objects.trash.rules import TrashKinds, TrashState
 
 COMPLETED: Final = "Completed"
 _FRESH_NS: Final = 60_000_000_000
@@ -189,14 +189,14 @@ class ObjectTrash:
         except NotFoundError:
             return None
 
-    def _document(self, name: str, contents: TrashContents, *, ttl: str | None = None) -> Json:
+    def _document(self, name: str, contents: TrashContents) -> Json:
         return {
             "metadata": {
                 "name": name,
                 "labels": {TRASH: IN_TRASH},
                 "annotations": {TRASH_CONTENTS: to_text(contents)},
             },
-            "spec": {"mode": "TTL", "ttl": ttl or self.ttl.go()},
+            "spec": {"mode": "TTL", "ttl": self.ttl.go()},
         }
 
     async def _add_owner(self, kind: Kind[Any], meta: ObjectMeta, owner: OwnerReference, *, older: str) -> None:
@@ -264,12 +264,16 @@ class ObjectTrash:
             return None, too_large
         return await self.write_page(TrashContents(TrashWay.PACKED, domain, items), chunks), too_large
 
-    async def write_page(
-        self, contents: TrashContents, chunks: Sequence[PackedChunk], *, ttl: str | None = None
-    ) -> PackedPage:
+    async def write_page(self, contents: TrashContents, chunks: Sequence[PackedChunk]) -> PackedPage:
         """Store packed objects as checkpoint and chunks of a new trash keeper, which stays for the TTL."""
         name = trash_name(uuid())
-        keeper = (await self.store.create(self.kinds.keeper, self._document(name, contents, ttl=ttl))).metadata
+        keeper = (await self.store.create(self.kinds.keeper, self._document(name, contents))).metadata
+        await self.write_chunks(keeper, name, chunks)
+        places = {item.uid: place for place, item in enumerate(contents.items)}
+        return PackedPage(keeper.key, keeper.uid, places)
+
+    async def write_chunks(self, keeper: ObjectMeta, name: str, chunks: Sequence[PackedChunk]) -> None:
+        """Store packed objects as a checkpoint of this name, and its chunks, of a trash keeper."""
         owner, kinds = owner_of(self.kinds.keeper, keeper, controller=True), self.kinds.checkpoints
         body: Json = {"metadata": {"name": name, "ownerReferences": [msgspec.to_builtins(owner)]}, "spec": {}}
         checkpoint = (await self.store.create(kinds.checkpoint, body)).metadata
@@ -279,8 +283,6 @@ class ObjectTrash:
             *[self.store.create(kinds.chunk, chunk_document(kinds, checkpoint, one, owner)) for one in chunks],
             self.store.patch_status(kinds.checkpoint, checkpoint.key, status, uid=checkpoint.uid),
         )
-        places = {item.uid: place for place, item in enumerate(contents.items)}
-        return PackedPage(keeper.key, keeper.uid, places)
 
     async def note(self, actions: Sequence[Action], results: Sequence[Result]) -> None:
         """Write down which of packed objects were ended. A note that fails costs whoever lists the trash a look."""
@@ -298,11 +300,26 @@ class ObjectTrash:
                 _log.warning("trash_not_noted", keeper=key.name, problem=str(error))
 
     async def _note(self, key: ObjectKey, uid: str, ended: dict[int, bool]) -> None:
-        out = sorted(place for place, was_ended in ended.items() if not was_ended)
-        state = TrashState(to_timestamp(self._clock.wall_ns()), out)
-        await self.store.patch(
-            self.kinds.keeper, key, {"metadata": {"annotations": {TRASH_STATE: to_text(state)}}}, uid=uid
-        )
+        out = {place for place, was_ended in ended.items() if not was_ended}
+        now = to_timestamp(self._clock.wall_ns())
+        await self.change_state(key, uid, lambda state: replace(state, ended=now, out=sorted({*state.out, *out})))
+
+    async def change_state(self, key: ObjectKey, uid: str, change: Callable[[TrashState], TrashState]) -> None:
+        """Change what a page notes of its things, compared by version: others change it, too."""
+        for attempt in range(_ATTEMPTS):
+            meta = (await self.store.get(metadata_only(self.kinds.keeper), key)).metadata
+            before = state_of(meta)
+            after = change(before)
+            if after == before:
+                return
+            body = {"metadata": {"annotations": {TRASH_STATE: to_text(after)}}}
+            try:
+                await self.store.patch(self.kinds.keeper, key, body, uid=uid, version=meta.resource_version)
+            except ConflictError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
 
 
 def owner_of(kind: Kind[Any], keeper: ObjectMeta, *, controller: bool = False) -> OwnerReference:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from lapse.core.timestamps import from_timestamp
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -31,7 +29,7 @@ IN_TRASH: Final = "true"
 TRASH_CONTENTS: Final = "lapse.dev/trash-contents"
 """On a trash keeper: what it was made for, as the JSON of `TrashContents`."""
 TRASH_STATE: Final = "lapse.dev/trash-state"
-"""On a trash keeper of packed things: the JSON of `TrashState`; without it, it is not known what was ended."""
+"""On a trash keeper of packed things: the JSON of `TrashState`."""
 BROUGHT_BACK: Final = "lapse.dev/brought-back"
 """On an object that came back from the trash: the uid that it had first, before it was ever there."""
 MADE_FOR: Final = "lapse.dev/made-for"
@@ -91,10 +89,14 @@ class TrashContents(msgspec.Struct, frozen=True):
 class TrashState(msgspec.Struct, frozen=True):
     """What came of packed things."""
 
-    ended: str
-    """When, as a timestamp."""
+    ended: str = ""
+    """When, as a timestamp; empty while it is not known what was ended."""
     out: list[int] = msgspec.field(default_factory=list)
-    """The places of those that are not in the trash: not ended after all, or brought back."""
+    """The places of those that are not in the trash: not ended after all, brought back, or emptied."""
+    coming: list[int] = msgspec.field(default_factory=list)
+    """The places of those that somebody has begun to bring back: they are not emptied."""
+    packed: str = ""
+    """The name of the checkpoint that has them; empty for the first one, which has the name of the keeper."""
 
 
 def _unknown(_kind: Kind[Any], _obj: Any) -> None:  # noqa: ANN401 - an object of the kind
@@ -192,10 +194,9 @@ def contents_of(keeper: ObjectMeta) -> TrashContents | None:
     return _read(keeper.annotations.get(TRASH_CONTENTS), TrashContents)
 
 
-def state_of(keeper: ObjectMeta) -> TrashState | None:
-    """Return what came of the packed things of a trash keeper; None when that is not known."""
-    found = _read(keeper.annotations.get(TRASH_STATE), TrashState)
-    return None if found is None or from_timestamp(found.ended) is None else found
+def state_of(keeper: ObjectMeta) -> TrashState:
+    """Return what is known of the packed things of a trash keeper."""
+    return _read(keeper.annotations.get(TRASH_STATE), TrashState) or TrashState()
 
 
 def to_text(value: msgspec.Struct) -> str:
