@@ -435,10 +435,13 @@ class LocalService:
         return EmptiedTrash(items=removed, problems=problems)
 
     async def undo(self, asked: UndoRequest) -> UndoneView:
-        """See `Verbs`. What cannot be brought back is named, and does not stop the rest."""
+        """See `Verbs`. Of a plan, what cannot be brought back is named, and what is back already is left out."""
         wanted = await self._undoable(asked)
         trash = await self._trash()
         found = await trash.find_all(wanted)
+        if asked.plan is not None and len(found) < len(wanted):
+            back = await self._back_since(asked.plan)
+            wanted = [one for one in wanted if one in found or one[1] not in back]
         items: list[SteeredView] = []
         problems: dict[str, str] = {}
         for address, uid in wanted:
@@ -483,6 +486,13 @@ class LocalService:
         if not rows:
             raise NoSuchPlanError(plan=asked.plan)
         return list(dict.fromkeys((row.address, row.uid) for row in reversed(rows)))
+
+    async def _back_since(self, plan: str) -> set[str]:
+        """Return the uids that things had which came back since a plan was carried out."""
+        ended = await self._place.journal.entries(outcome=Outcome.ENDED, plan=plan, limit=_MOST_UNDONE)
+        since = min(row.time_ns for row in ended)
+        rows = await self._place.journal.entries(outcome=Outcome.DONE, since_ns=since, limit=_MOST_UNDONE)
+        return {str((row.details or {}).get("was")) for row in rows if row.reason == AuditReason.BROUGHT_BACK}
 
     async def _bring_back(self, trash: TrashBin, entry: TrashEntry) -> SteeredView:
         place = self._place

@@ -286,6 +286,21 @@ async def everything_that_a_plan_has_ended_comes_back_together(world: World) -> 
 
 
 @case
+async def an_undo_of_a_plan_that_is_repeated_goes_on_with_the_rest(world: World) -> None:
+    for name in ("a", "b"):
+        await world.things.add(name)
+    plan = await world.of(ANN).plan(PlanRequest())
+    world.elapse(HOUR + 1)
+    await world.of(ANN).apply(ApplyRequest(plan=plan))
+    await world.of(ANN).undo(UndoRequest(address="thing/a"))
+
+    done = await world.of(ANN).undo(UndoRequest(plan=plan.id))
+    assert ([one.address for one in done.items], done.problems) == (["thing/b"], {})
+    again = await world.of(ANN).undo(UndoRequest(plan=plan.id))
+    assert (again.items, again.problems) == ([], {})
+
+
+@case
 async def an_undo_of_nothing_is_refused(world: World) -> None:
     await world.things.add("a")
     verbs = world.of(ANN)

@@ -374,6 +374,8 @@ def undo(
             print_result(output, one, f"Brought back: {one.address}{says}.{end}")
         for address, problem in done.problems.items():
             message(f"Not brought back: {address}: {problem}", style="red")
+        if not done.items and not done.problems:
+            message("Everything that this plan has ended is back already.")
     if not done.problems:
         return ExitCode.DONE
     return ExitCode.PARTLY if done.items else ExitCode.FAILED
