@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError
+from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Unknown
@@ -279,6 +280,12 @@ async def read_views(
         listed = [one for one in page.items if is_listed(kind, one, kinds, namespace)]
         found += [view_of(kind, one, now=now, rule=rule) for one in listed]
     return found
+
+
+def with_held_keepers(views: Sequence[ObjectView]) -> list[ObjectView]:
+    """Return the views of a list, in which an artifact says that its keeper is held, where that is in the list."""
+    held, said = {one.address for one in views if one.held}, f"{WITH_KEEPER}, which is held"
+    return [replace(one, expires=said) if one.expires == WITH_KEEPER and one.keeper in held else one for one in views]
 
 
 def is_listed(kind: Kind[Any], obj: Any, kinds: Sequence[Kind[Any]], namespace: str | None) -> bool:  # noqa: ANN401 - an object of ``kind``

@@ -38,7 +38,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.submission import Restore, SourceError
-from lapse.requests.view import read_views
+from lapse.requests.view import read_views, with_held_keepers
 from tests.integration.requests.people import person
 from tests.integration.requests.world import World, content_key, kind_of, opened
 
@@ -125,6 +125,16 @@ async def test_a_hold_on_a_request_that_came_back_covers_its_old_keeper_and_arti
     await ann.release(ReleaseRequest(address=address(request)))
     await world.live(hours=1, step=600)
     assert not await world.exists(keeper)
+
+
+async def test_a_list_says_of_an_artifact_that_its_keeper_is_held(world: World) -> None:
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    snapshot = f"snapshot/{content_key(request).name}"
+    assert (await shown(world))[snapshot].expires == "with its keeper"
+    await person(world).hold(HoldRequest(address=address(request), reason="audit"))
+    listed = {one.address: one for one in with_held_keepers(list((await shown(world)).values()))}
+    keeper = listed[address(await world.keeper(request))]
+    assert (keeper.held, listed[snapshot].expires) == (True, "with its keeper, which is held")
 
 
 async def test_what_keeps_an_owner_is_named_by_its_address(world: World) -> None:

@@ -316,13 +316,13 @@ def list_objects(
     they were made for. EXPIRES tells when each one goes.
     """
     from lapse.requests.addresses import find_kinds
-    from lapse.requests.view import COLUMNS
+    from lapse.requests.view import COLUMNS, with_held_keepers
 
     kinds, chosen = find_kinds(kind), scope.chosen()
     paging.check()
 
     async def work(context: Context) -> tuple[list[ObjectView], int]:
-        return await _views(context, kinds, chosen), context.clock.wall_ns()
+        return with_held_keepers(await _views(context, kinds, chosen)), context.clock.wall_ns()
 
     found, now = anywhere(flags, work, cluster=cluster, rights="list on what is listed")
     none = f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}."
