@@ -198,8 +198,8 @@ def _loop(status: LoopStatus) -> LoopView:
         interval_seconds=status.interval,
         ticks=status.ticks,
         errors=status.errors,
-        last_run=Moment.of(status.last_run_ns),
-        last_success=Moment.of(status.last_success_ns),
-        next_run=Moment.of(status.next_run_ns),
+        last_run_at=Moment.of(status.last_run_ns),
+        last_success_at=Moment.of(status.last_success_ns),
+        next_run_at=Moment.of(status.next_run_ns),
         last_error=status.last_error,
     )

@@ -92,7 +92,7 @@ async def applied_when_due(verbs: Verbs, plan: Plan) -> AppliedPlan:
         came = await verbs.apply(ApplyRequest(plan=plan, only=left))
         done |= {one.address: one for one in came.items}
         waits = [one for one in came.items if one.outcome == NOT_DUE and one.due_at is not None]
-        moments = sorted(one.due_at for one in waits if one.due_at is not None and one.due_at < plan.expires)
+        moments = sorted(one.due_at for one in waits if one.due_at is not None and one.due_at < plan.expires_at)
         if not moments:
             items = [done[one.address] for one in plan.items]
             ended = sum(one.outcome == "ended" for one in items)

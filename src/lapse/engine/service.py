@@ -181,7 +181,7 @@ class LocalService:
         if plan.author == person or not self._caller.is_person:
             place.demand_second_person(self._caller, "The approval of a plan", scope=APPROVE)
             raise OwnPlanError(plan=plan.id, author=plan.author)
-        approval = Approval(plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires=plan.expires)
+        approval = Approval(plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires=plan.expires_at)
         await place.approvals.record(approval)
         details = {"plan": plan.id, "author": plan.author, "items": len(plan.items)}
         row = audit_row(
@@ -574,7 +574,7 @@ class LocalService:
             now=Moment(place.now),
             running=facts is not None,
             leader=None if facts is None else facts.is_leader,
-            started=None if facts is None else Moment(facts.started),
+            started_at=None if facts is None else Moment(facts.started),
             loops=[] if facts is None else list(facts.loops),
             domains=[await self._domain_status(name, state, waiting) for name in place.names],
             signals=[] if facts is None else list(facts.signals),

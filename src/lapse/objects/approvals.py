@@ -62,8 +62,8 @@ class ConfigMapApprovals:
             plan=plan.id,
             digest=digest,
             by=meta.annotations.get(APPROVED_BY) or _SOMEBODY,
-            at=Moment(plan.created if made is None else made),
-            expires=plan.expires,
+            at=Moment(plan.created_at if made is None else made),
+            expires=plan.expires_at,
         )
 
     async def _demand_of_another(self, name: str) -> None:

@@ -372,7 +372,7 @@ async def test_a_plan_tells_what_a_keeper_lets_go_later_because_its_request_has_
     assert item.takes_along == []
     assert item.then == [PlanStep(address(keeper), "delete", end), PlanStep(artifact, "delete", end)]
     assert plan.following == 2
-    shown = row(item, COLUMNS, plan.created)
+    shown = row(item, COLUMNS, plan.created_at)
     assert f"{artifact} (in 1d" in shown[[*COLUMNS].index("takes along")]
 
     await ann.hold(HoldRequest(address=artifact, reason="audit"))

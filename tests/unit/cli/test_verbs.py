@@ -97,6 +97,17 @@ def test_a_plan_of_what_nobody_knows_is_refused(holder: Holder, line: tuple[str,
     assert said in err
 
 
+def test_a_plan_has_moments_as_everything_else_and_one_of_another_form_is_told_as_such(holder: Holder) -> None:
+    holder.create()
+    holder.say("plan", "--out", "plan.json")
+    plan = json.loads((holder.folder / "plan.json").read_text())
+    assert (plan["form"], {"created_at", "expires_at", "until"} - plan.keys()) == (2, set())
+    former = {**plan, "form": 1, "created": plan.pop("created_at"), "expires": plan.pop("expires_at")}
+    (holder.folder / "plan.json").write_text(json.dumps(former))
+
+    assert "its form is 1, and this Lapse knows 2. Expected" in holder.say("apply", "plan.json", code=64)[1]
+
+
 def test_a_plan_is_for_a_policy_by_its_name(holder: Holder) -> None:
     run_since(holder, 1)
 

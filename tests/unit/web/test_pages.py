@@ -122,8 +122,10 @@ async def test_the_docs_page_lists_every_operation_of_the_openapi_document(clien
 
 async def test_times_of_the_status_are_described_as_such(client: httpx2.AsyncClient) -> None:
     schemas = (await client.get("/api/v1/openapi.json")).json()["components"]["schemas"]
-    optional = [schemas["LoopView"]["properties"][name]["anyOf"] for name in ("last_run", "last_success", "next_run")]
-    optional.append(schemas["Status"]["properties"]["started"]["anyOf"])
+    optional = [
+        schemas["LoopView"]["properties"][name]["anyOf"] for name in ("last_run_at", "last_success_at", "next_run_at")
+    ]
+    optional.append(schemas["Status"]["properties"]["started_at"]["anyOf"])
     time = {"type": "string", "format": "date-time"}
     assert (optional, schemas["Status"]["properties"]["now"]) == ([[time, {"type": "null"}]] * 4, time)
 

@@ -157,8 +157,8 @@ _LOOPS: Final[Columns] = {
     "domain": "domain",
     "ticks": "ticks",
     "errors": "errors",
-    "last success": lambda one, now: None if one.last_success is None else _in(one.last_success, now),
-    "next": lambda one, now: None if one.next_run is None else _in(one.next_run, now),
+    "last success": lambda one, now: None if one.last_success_at is None else _in(one.last_success_at, now),
+    "next": lambda one, now: None if one.next_run_at is None else _in(one.next_run_at, now),
     "last error": "last_error",
 }
 

@@ -95,11 +95,11 @@ def plan(
         print_document(output, found)
     else:
         if found.items:
-            print_views(found.items, COLUMNS, now=found.created, styles=_STYLES)
+            print_views(found.items, COLUMNS, now=found.created_at, styles=_STYLES)
         _tell_plan(found)
         if out is not None:
             run = flags.command("apply", shlex.quote(str(out)), cluster=cluster)
-            message(f"Plan {found.id}, written to {out}, good until {found.expires}. To carry it out{run}")
+            message(f"Plan {found.id}, written to {out}, good until {found.expires_at}. To carry it out{run}")
     if found.problems and not found.items and not found.counts:
         return ExitCode.FAILED
     if found.problems:

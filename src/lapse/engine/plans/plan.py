@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lapse.engine.domain import Candidate
     from lapse.engine.view import Columns
 
-FORM: Final = 1
+FORM: Final = 2
 """The version of the document's form."""
 _ID_DIGITS: Final = 16
 _COMPARED: Final = ("uid", "action", "reason", "anchor", "deadline", "policy", "hold", "takes along")
@@ -98,6 +98,12 @@ class PlanCount(Struct, frozen=True):
     first: Moment | None
 
 
+class _Form(Struct, frozen=True):
+    """What documents of every form have."""
+
+    form: int
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """What will lapse until a moment, as it was known when the plan was made."""
 
@@ -105,8 +111,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     id: str
     place: Annotated[str, Meta(description="The name of the record that it is about")]
     author: str
-    created: Moment
-    expires: Moment
+    created_at: Moment
+    expires_at: Moment
     until: Annotated[Moment, Meta(description="What is over by then is in it")]
     domains: list[str]
     items: Annotated[list[PlanItem], Meta(description="In the order in which their times are over")]
@@ -183,12 +189,12 @@ def demand_genuine(plan: Plan, secret: bytes | None) -> None:
 def read_plan(text: bytes) -> Plan:
     """Read a plan that was written to a file; raises `PlanFormError`."""
     try:
-        plan = decode(text, Plan)
+        form = decode(text, _Form).form
+        if form != FORM:
+            raise PlanFormError(problem=f"its form is {form}, and this Lapse knows {FORM}")
+        return decode(text, Plan)
     except (msgspec.DecodeError, ValueError) as error:
         raise PlanFormError(problem=str(error).rstrip(".")) from error
-    if plan.form != FORM:
-        raise PlanFormError(problem=f"its form is {plan.form}, and this Lapse knows {FORM}")
-    return plan
 
 
 def _digest(plan: Plan) -> str:

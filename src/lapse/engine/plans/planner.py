@@ -118,8 +118,8 @@ class Planner:
             id="",
             place=place.id,
             author=self._caller.name,
-            created=Moment(now),
-            expires=Moment(now + (place.plan_ttl.nanoseconds or 0)),
+            created_at=Moment(now),
+            expires_at=Moment(now + (place.plan_ttl.nanoseconds or 0)),
             until=Moment(until),
             domains=names,
             items=sorted(items, key=lambda one: (one.due_at, one.address)),
@@ -260,8 +260,8 @@ class Planner:
         if plan.place != place.id:
             raise OtherPlaceError(plan=plan.id, ours=place.name)
         demand_genuine(plan, place.secret)
-        if place.now > plan.expires:
-            raise PlanExpiredError(plan=plan.id, expires=plan.expires)
+        if place.now > plan.expires_at:
+            raise PlanExpiredError(plan=plan.id, expires=plan.expires_at)
         place.registry.demand_applicable(plan.domains)
 
     async def _apply_page(self, plan: Plan, name: str, items: Sequence[PlanItem]) -> list[AppliedItem]:

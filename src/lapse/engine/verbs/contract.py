@@ -178,9 +178,9 @@ class LoopView(Struct, frozen=True, kw_only=True):
     interval_seconds: float
     ticks: int
     errors: int
-    last_run: Moment | None
-    last_success: Moment | None
-    next_run: Moment | None
+    last_run_at: Moment | None
+    last_success_at: Moment | None
+    next_run_at: Moment | None
     last_error: str | None
 
 
@@ -220,7 +220,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     now: Moment
     running: Annotated[bool, Meta(description="Whether a running Lapse answers; otherwise its stores are read")]
     leader: Annotated[bool | None, Meta(description="Whether it leads; null where nothing runs")]
-    started: Moment | None
+    started_at: Moment | None
     loops: list[LoopView]
     domains: list[DomainStatus]
     signals: list[SignalView]
