@@ -88,7 +88,7 @@ def remote_error(problem: AnsweredProblem) -> RemoteError:
     """Return a problem as an error of the class that it had on the server, if that is known here."""
     known = next((one for one in _all_kinds(LapseError) if one.code == problem.code), None)
     if known is not None:
-        return _remote(known)(problem)
+        return _remote(known, is_usage=problem.status in _USAGE)(problem)
     return RemoteUsageError(problem) if problem.status in _USAGE else RemoteError(problem)
 
 
@@ -100,8 +100,10 @@ def read_problem(content: bytes) -> AnsweredProblem | None:
         return None
 
 
-def _remote(known: type[LapseError]) -> type[RemoteError]:
-    return type(known.__name__, (RemoteError, known), {"__doc__": known.__doc__, "exit_code": known.exit_code})
+def _remote(known: type[LapseError], *, is_usage: bool) -> type[RemoteError]:
+    """Return a class of its own; what is wrong for a server is wrong usage, whether or not its class is one of that."""
+    code = UsageError.exit_code if is_usage else known.exit_code
+    return type(known.__name__, (RemoteError, known), {"__doc__": known.__doc__, "exit_code": code})
 
 
 def _all_kinds(parent: type[LapseError]) -> Iterator[type[LapseError]]:

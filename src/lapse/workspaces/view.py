@@ -70,7 +70,7 @@ _UNDER_WAY: Final = {
     Operation.DELETING: "being deleted",
 }
 _ORDER: Final = [ObservedStatus.PENDING, ObservedStatus.STANDBY, ObservedStatus.RUNNING]
-_NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
+_NOT_HERE: Final = "not known here: lapse why tells, asked of the process that serves the workspaces (--server)"
 _WORDS: Final[Mapping[str, str]] = {
     LapseReason.STANDBY_TTL_EXPIRED: "nobody was connected for longer than its standby TTL",
     LapseReason.ARCHIVE_TTL_EXPIRED: "it was in standby for longer than its archive TTL",

@@ -135,7 +135,7 @@ async def test_wrong_input_is_a_usage_error_on_a_server_too(run: Run) -> None:
     assert (await run("workspaces", "create", "Lab", "--owner", "ann", *SERVE)).returncode == 64
     unowned = await run("workspaces", "create", "lab", *SERVE)
     assert said(unowned)[0] == 64
-    assert "Name the owner: owner is missing" in unowned.stderr
+    assert "Name one: --owner NAME" in unowned.stderr
 
 
 # --- workspaces -------------------------------------------------------------------------------------------------------

@@ -99,7 +99,6 @@ async def test_a_second_one_of_the_same_name_is_refused(api: API) -> None:
         ({"command": ["a\0b"]}, "InvalidWorkspaceError"),
         ({"command": "python"}, "InvalidRequestError"),
         ({"owner": "a\nb"}, "InvalidWorkspaceError"),
-        ({"owner": None}, "OwnerMissingError"),
         ({"standby_ttl_seconds": 0}, "InvalidWorkspaceError"),
         ({"archive_ttl_seconds": 100 * 365 * 86_400}, "InvalidWorkspaceError"),
         ({"archive_ttl_seconds": 1.5}, "InvalidRequestError"),
@@ -630,3 +629,9 @@ async def test_others_neither_hold_nor_ask_why(api: API) -> None:
     assert code(await api.client.post(f"{PLACE}/lab/hold", json={"reason": "x"}, headers=bob)) == unknown
     assert (await api.client.get(f"{PLACE}/lab/why", headers=reader)).status_code == 200
     assert (await api.client.post(f"{PLACE}/lab/hold", json={"reason": "x"}, headers=reader)).status_code == 403
+
+
+async def test_a_workspace_of_the_owners_token_is_the_users_unless_another_owner_is_named(api: API) -> None:
+    made = await api.client.post(PLACE, json=asked(start=False, owner=None))
+    assert (made.status_code, made.json()["owner"]) == (201, user_name())
+    assert (await create(api, "his", start=False, owner="eve"))["owner"] == "eve"

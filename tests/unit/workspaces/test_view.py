@@ -120,7 +120,7 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
         ),
         (
             ActivityUnknown(ActivityDoubt.ELSEWHERE),
-            "unknown: not known here: the process that serves the workspaces counts connections",
+            "unknown: not known here: lapse why tells, asked of the process that serves the workspaces (--server)",
             "not known here",
         ),
         (

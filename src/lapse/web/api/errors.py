@@ -165,7 +165,7 @@ class ConfirmationNeededError(RequestError):
 
 
 class OwnerMissingError(RequestError):
-    """Name the owner: owner is missing, and the token is not for exactly one owner."""
+    """The owner is missing, and the token is not for exactly one. Name one: --owner NAME, over HTTP the field owner."""
 
     status = 422
 

@@ -35,6 +35,7 @@ from lapse.engine.journal.port import AuditReason, DeletionReason, Journal, Outc
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.verbs.contract import HoldRequest, ReleaseRequest, WhyRequest
 from lapse.engine.view import Moment, ViewPage, fill
+from lapse.files.ownership import user_name
 from lapse.web.api.errors import (
     NothingToChangeError,
     NotYourWorkspacesError,
@@ -208,12 +209,14 @@ class WorkspacesService:
         items = [self._shown(one, owners) for one in shown]
         return Answer(WorkspacePage(items, shown[-1].name if more else None))
 
-    async def create(self, owners: Owners, asked: WorkspaceAsked, where: str, *, actor: str) -> Response:
-        """Keep a new one and answer it."""
+    async def create(
+        self, owners: Owners, asked: WorkspaceAsked, where: str, *, actor: str, mine: str | None
+    ) -> Response:
+        """Keep a new one and answer it; ``mine`` is the owner where none is named."""
         standby, archive = asked.standby_ttl_seconds, asked.archive_ttl_seconds
         new = NewWorkspace(
             name=asked.name,
-            owner=_owner_of(asked, owners),
+            owner=_owner_of(asked, owners, mine),
             command=tuple(asked.command),
             port=asked.port,
             node_id=self._node,
@@ -369,7 +372,9 @@ class WorkspacesService:
         return Ms(self._clock.wall_ns() // _MS)
 
 
-def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
+def _owner_of(asked: WorkspaceAsked, owners: Owners, mine: str | None) -> str:
+    if asked.owner is None and mine is not None:
+        return mine
     if asked.owner is None:
         if owners.names is None or len(owners.names) != 1:
             raise OwnerMissingError
@@ -446,7 +451,9 @@ async def list_workspaces(
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
     """Create a workspace; it is started unless start is false."""
-    return await service.create(whose, body, request.url.path, actor=caller_of(request).name)
+    principal: Principal = request.scope[PRINCIPAL]
+    mine = user_name() if principal.is_owner else None
+    return await service.create(whose, body, request.url.path, actor=caller_of(request).name, mine=mine)
 
 
 @router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
