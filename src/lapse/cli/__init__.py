@@ -1,8 +1,9 @@
 """The command line: one module per noun, found by name and imported only when its command is used.
 
-`main` is the one place where an outcome becomes an exit code: 0 done, 1 failed, 3 partly done, 64 wrong usage (a
-command returns the number, or raises), 130 after Ctrl-C, 141 when the reader of a pipe has gone. A user's mistake is
-one message on stderr, never a traceback; a traceback means a defect of Lapse.
+`main` is the one place where an outcome becomes an exit code: 0 done, 1 failed, 2 changes pending where that was
+asked for, 3 partly done, 64 wrong usage (a command returns the number, or raises), 130 after Ctrl-C, 141 when the
+reader of a pipe has gone. A user's mistake is one message on stderr, never a traceback; a traceback means a defect of
+Lapse.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ app = App(
     "lapse",
     help="Everything temporary, ended on time, and only on time.",
     help_epilogue="lapse COMMAND --help shows examples. Results go to stdout, messages to stderr.\n\n"
-    "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage.",
+    "Exit codes: 0 done, 1 failed, 2 changes pending (with --detailed-exitcode), 3 partly done, 64 wrong usage.",
     help_format="plaintext",
     group_parameters="Options",
     version=f"lapse {lapse.__version__}",

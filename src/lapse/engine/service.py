@@ -296,7 +296,8 @@ class LocalService:
         await thing.domain.hold(thing.candidate, hold, replace=asked.replace)
         told = {"reason": asked.reason, "until_ns": until, "legal": asked.legal or None}
         await self._audit(AuditReason.HOLD_PLACED, thing, told)
-        return thing.view(hold=hold_facts(hold))
+        end = await self._with_end(thing.view())
+        return replace(end, hold=hold_facts(hold))
 
     async def release(self, asked: ReleaseRequest) -> SteeredView:
         """See `Verbs`."""
@@ -316,7 +317,8 @@ class LocalService:
         until, held = self._new_deadline(thing, asked.time), await self._held(thing)
         await thing.domain.extend(thing.candidate, until, by=self._caller.name)
         await self._audit(AuditReason.DEADLINE_EXTENDED, thing, {"until_ns": until})
-        return thing.view(hold=held, deadline=Moment(until), extended_until=Moment(until))
+        end = (await self._with_end(thing.view())).deadline or until  # a key ends within a second after what was asked
+        return thing.view(hold=held, deadline=Moment(max(until, end)), extended_until=Moment(max(until, end)))
 
     def _new_deadline(self, thing: _Thing, asked: str) -> UnixNs:
         """Return the deadline that is meant; raises `ExtensionError` for one that is earlier, or too far away."""
@@ -512,9 +514,9 @@ class LocalService:
         return await self._with_end(told)
 
     async def _with_end(self, told: SteeredView) -> SteeredView:
-        """Add when a thing that came back lapses, and what holds it; it is back, whether or not that can be told."""
+        """Add when a thing that was changed lapses, and what holds it; it is done, whether or not that can be told."""
         try:
-            thing, now = await self._find(told.address, DomainVerb.UNDO), self._place.now
+            thing, now = await self._find(told.address, DomainVerb.WHY), self._place.now
             decision = decided(thing.domain, thing.candidate, now)
             (hold,) = await holds_of(thing.domain, [_any_action(thing.domain, thing.candidate, decision, now)], now)
         except LapseError:
@@ -586,7 +588,8 @@ class LocalService:
         place, now = self._place, self._place.now
         limit = place.budgets.of(name)
         room = place.budgets.room(state.spent, name, now)
-        budget = BudgetView(limit=str(limit), left=room.most)
+        has_budget = place.registry.get(name).supports(DomainVerb.FREEZE)
+        budget = BudgetView(limit=str(limit), left=room.most) if has_budget else None
         frozen = freeze_view(state.freeze_of(name))
         act = "plan" if name in place.by_plan.domains else "auto"
         try:

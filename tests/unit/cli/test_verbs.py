@@ -145,6 +145,15 @@ def test_a_hint_names_a_server_and_a_cluster_and_no_password() -> None:
     assert hidden == ", with the same --database-url: lapse undo x"
 
 
+def test_a_hold_tells_the_deadline_and_the_extension_that_there_are(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    holder.say("extend", "workspace/lab", "2h")
+    held, why = holder.told("hold", "workspace/lab", "--reason", "z"), holder.told("why", "workspace/lab")
+
+    assert held["deadline"] == why["deadline"]
+    assert held["extended_until"] == why["extended_until"] is not None
+
+
 # --- two persons ------------------------------------------------------------------------------------------------------
 
 

@@ -189,6 +189,21 @@ async def test_an_extension_moves_the_expiry_and_leaves_the_value(world: World) 
     assert told.deadline == await expiry_of(world) == before + 2 * HOUR * SECOND
 
 
+async def test_what_an_extension_tells_is_what_the_key_has_and_why_tells(world: World) -> None:
+    world.clock.advance(ns=SECOND * 3 // 10)
+    world.store_clock.advance(ns=SECOND * 3 // 10)
+    await world.app.put(NAME, VALUE, HOUR)
+    told = await world.verbs.extend(ExtendRequest(address=ADDRESS, time="2h"))
+    why = await world.verbs.why(WhyRequest(address=ADDRESS))
+
+    assert told.deadline == told.extended_until == why.deadline == await expiry_of(world)
+
+
+async def test_status_gives_keys_no_budget_because_nothing_ends_them(world: World) -> None:
+    (told,) = (await world.verbs.status()).domains
+    assert (told.name, told.budget) == ("keys", None)
+
+
 @given(written=st.integers(0, 3 * SECOND), passed=st.integers(0, 9 * SECOND), more=st.integers(1, 10**15))
 def test_an_extension_ends_less_than_a_second_after_what_was_asked(written: int, passed: int, more: int) -> None:
     async def check() -> None:
