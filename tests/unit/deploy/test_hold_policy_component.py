@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD, HOLD_BY, HOLD_REASON, LEGAL
+from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD, HOLD_BY, HOLD_REASON, HOLD_UNTIL, LEGAL
 from lapse.objects.holds.passed_on import PASSED_ON, REPLACED
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -41,7 +41,7 @@ def test_the_policy_lets_exactly_the_accounts_of_the_base_pass() -> None:
 
 def test_the_policy_knows_the_annotations_by_their_names() -> None:
     expressions = TEXT.partition("\nspec:")[2]
-    named = {HOLD, HOLD_BY, HOLD_REASON, HELD_DEPENDENTS, PASSED_ON, REPLACED}
+    named = {HOLD, HOLD_BY, HOLD_REASON, HOLD_UNTIL, HELD_DEPENDENTS, PASSED_ON, REPLACED}
     assert set(re.findall(r"'(lapse\.dev/[a-z-]+)'", expressions)) == named
     assert f"'{LEGAL}'" in expressions
 
