@@ -51,9 +51,13 @@ def told() -> dict[str, set[tuple[str, str]]]:
     return may
 
 
+def thing_for(scope: str) -> str:
+    """Return what verbs are asked about: a key, but by those who may do something with all things other than keys."""
+    return "workspace/x" if scope in {"operate", "approve", "holds", "legal"} else "key/7/a"
+
+
 async def answer(client: httpx2.AsyncClient, method: str, path: str, *, token: str, scope: str) -> int:
-    address = "workspace/x" if scope in {"operate", "approve", "holds", "legal"} else "key/7/a"
-    for place, value in {**FILLED, "{address}": address}.items():
+    for place, value in {**FILLED, "{address}": thing_for(scope)}.items():
         path = path.replace(place, value)
     if "/artifacts/" in path:
         path = path.replace("/vcr", "/vsc")
@@ -63,11 +67,11 @@ async def answer(client: httpx2.AsyncClient, method: str, path: str, *, token: s
 
 
 def asked_of(path: str, scope: str) -> dict[str, object]:
-    """Return a body that asks for something: what a verb needs to know, about a key; nothing elsewhere."""
+    """Return a body that asks for something: what a verb needs to know; nothing elsewhere."""
     verb = next((one for one in OPERATIONS if f"{API}{one.path}" == path), None)
     if verb is None:
         return {}
-    given = {"address": "key/7/a", "reason": "x", "time": "1h", "legal": scope == "legal"}
+    given = {"address": thing_for(scope), "reason": "x", "time": "1h", "legal": scope == "legal"}
     return {name: value for name, value in given.items() if name in verb.asked.__struct_fields__}
 
 
