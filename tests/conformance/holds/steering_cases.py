@@ -252,7 +252,7 @@ async def a_hold_on_a_request_is_written_on_its_keeper_and_outlives_it(stage: St
     assert await stage.held(keeper) == PLAIN
     with pytest.raises(PassedOnHoldError) as refused:
         await stage.steering().release(keeper, by=BOB)
-    assert "Release VolumeCaptureRequest" in str(refused.value)
+    assert f"Release {request.kind.address(request.key)}" in str(refused.value)
     await stage.store.delete(request.kind, request.key)
     assert await stage.held(keeper) == PLAIN
     assert await stage.steering().release(keeper, by=BOB) == PLAIN
