@@ -697,6 +697,23 @@ def test_the_trash_is_emptied_of_one_of_two_that_had_the_same_address(person: Pe
     assert "is not in the trash" in person.capsys.readouterr().err
 
 
+def test_a_page_of_the_trash_is_of_the_newest_and_the_total_of_everything(person: Person) -> None:
+    older, newer = (f"history/{NAMESPACE}/{record(person.state, ago=ago)}" for ago in ("2h", "3h"))
+    assert main(["delete", older, "--yes"]) == 0
+    at_store(person.state, _ended_an_hour_ago)
+    assert main(["delete", newer, "--yes"]) == 0
+    person.capsys.readouterr()
+
+    assert main(["trash", "list", "--limit", "1"]) == 0
+    assert "2 in the trash, " in person.capsys.readouterr().err
+    assert main(["trash", "list", "--limit", "1", "-o", "json"]) == 0
+    page = json.loads(person.capsys.readouterr().out)
+    assert [one["address"] for one in page["items"]] == [newer]
+    assert main(["trash", "list", "--after", page["next"], "-o", "json"]) == 0
+    assert [one["address"] for one in json.loads(person.capsys.readouterr().out)["items"]] == [older]
+    assert main(["trash", "list", "--after", "x"]) == 64
+
+
 async def _ended_an_hour_ago(store: EmbeddedStore) -> None:
     (keeper,) = (await store.list(OBJECT_KEEPER, labels={TRASH: IN_TRASH})).items
     state = to_text(TrashState(to_timestamp(SystemClock().wall_ns() - 3_600 * 1_000_000_000)))

@@ -210,29 +210,41 @@ def list_trash(
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """List what lapsed and can be brought back, until when, and what it costs."""
+    """List what lapsed and can be brought back, the newest first, until when, and what it costs."""
     from lapse.cli.context import ask
 
     paging.check()
-    page = ask(flags, lambda verbs: _trash_page(verbs, domain, paging), cluster=cluster)
+    found = ask(flags, lambda verbs: _in_trash(verbs, domain), cluster=cluster)
+    page = paging.page(found, place=_when, name=lambda one: "/".join(_when(one)), placed=_placed, last_first=True)
     is_one_each = len({one.address for one in page.items}) == len(page.items)
     columns = _TRASH if is_one_each else {**_TRASH, "uid": "uid"}
     print_page(output, page, columns, none="Nothing is in the trash.")
     if page.items and not output.for_programs:
         back = flags.command("undo", "ADDRESS", cluster=cluster)
-        size = sum(one.bytes or 0 for one in page.items)
-        message(f"{len(page.items)} in the trash, {size} bytes. To bring one back{back}")
+        size = sum(one.bytes or 0 for one in found)
+        message(f"{len(found)} in the trash, {size} bytes. To bring one back{back}")
     return ExitCode.DONE
 
 
-async def _trash_page(verbs: Verbs, domain: str | None, paging: Paging) -> ViewPage[TrashEntry]:
+async def _in_trash(verbs: Verbs, domain: str | None) -> list[TrashEntry]:
+    """Return everything that is there: what is newest, and how much it is together, only all of it tells."""
     from lapse.cli.remote import read_pages
     from lapse.engine.verbs.contract import TrashRequest
 
     async def page(*, limit: int, after: str | None) -> ViewPage[TrashEntry]:
         return await verbs.trash(TrashRequest(domain=domain, limit=limit, after=after))
 
-    return await read_pages(page, limit=paging.limit, after=paging.after)
+    return (await read_pages(page, limit=0)).items
+
+
+def _when(one: TrashEntry) -> tuple[str, str]:
+    """Return the place of an entry in the list: by the time at which it was ended, as it is shown."""
+    return str(one.ended_at or ""), one.id
+
+
+def _placed(text: str) -> tuple[str, str] | None:
+    when, slash, entry = text.partition("/")
+    return (when, entry) if slash else None
 
 
 @_trash("lapse trash empty --yes", "lapse trash empty snapshot/NAME", name="empty")
