@@ -29,7 +29,7 @@ from lapse.objects.packing.chunks import pack
 from lapse.objects.target import ObjectHandle, ObjectTarget
 from lapse.objects.trash.rules import MADE_FOR, TrashContents, TrashWay, is_in_trash
 from lapse.requests.addresses import checkpoint_name, keeper_name
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, MANIFEST_CHECKPOINT, OBJECT_KEEPER
+from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.controllers.manifests import read_checkpoint
@@ -104,6 +104,30 @@ async def scene(shared_kube: KubeServer, store: KubernetesStore) -> AsyncIterato
     shared_kube.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     yield Scene(store, namespace)
     shared_kube.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+async def test_the_cluster_collects_the_bytes_of_what_is_emptied_and_the_page_stays(scene: Scene) -> None:
+    maps = [await scene.config_map(f"m{number}") for number in range(4)]
+    await scene.end(CONFIG_MAP, *maps)
+    first, *others = [str(CONFIG_MAP.address(one.metadata.key)) for one in maps]
+    page = ObjectKey(None, (await scene.trash.find(first)).id.split("/")[1])
+    keeper = await scene.store.get(OBJECT_KEEPER, page)
+    done = await asyncio.gather(*[scene.trash.empty(by="ann", address=one) for one in others[:2]])
+    assert [result.outcome for found in done for _, result in found] == [Outcome.ENDED] * 2
+    for gone in others[:2]:
+        with pytest.raises(NotInTrashError):
+            await scene.undo(gone)
+    assert (await scene.store.get(OBJECT_KEEPER, page)).metadata.uid == keeper.metadata.uid
+    for _ in range(300):
+        if await scene.is_gone(MANIFEST_CHECKPOINT, page) and await scene.is_gone(
+            MANIFEST_CHUNK, ObjectKey(None, f"{page.name}-0")
+        ):
+            break
+        await scene.clock.sleep(0.1)
+    else:
+        raise AssertionError("what was emptied is still there")
+    for kept in (first, others[2]):
+        await scene.undo(kept)
 
 
 async def test_records_come_back_byte_for_byte_under_a_new_uid_and_held(scene: Scene) -> None:
