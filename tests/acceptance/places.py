@@ -137,6 +137,10 @@ class Place:
         """Whether it is there, as everybody else sees it."""
         return self.things[domain].is_there(address)
 
+    def is_known(self, domain: str, address: str) -> bool:
+        """Whether its store has it at all, be it in the trash."""
+        return self.things[domain].is_known(address)
+
     def is_gone(self, domain: str, address: str) -> bool:
         """Whether it is not there; for a moment artifacts still name a keeper that has ended."""
         if domain == "artifacts":
@@ -270,6 +274,8 @@ def cluster_place(folder: Path, kube: KubeServer) -> Iterator[Place]:
         kube.kubectl("create", "namespace", name)
     bob = (f"--user={kube.user}", "--clusterrole=cluster-admin")
     kube.kubectl("create", "clusterrolebinding", "bob", *bob)
+    policies = ("--serviceaccount=lapse-system:lapse-retention", "--clusterrole=cluster-admin")
+    kube.kubectl("create", "clusterrolebinding", "policies", *policies)
     kube.kubectl("apply", "-f", "-", stdin=json.dumps(RETENTION_POLICY.body(POLICY)))
     settings = {"LAPSE_CONFIG": str(folder / "lapse.toml"), "LAPSE_ACT_BY_PLAN": "requests,keepers,history,retention"}
     (folder / "lapse.toml").write_text(SETTINGS.partition("[[")[0])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from lapse.kube.resources import Kind
+    from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
 
     Stores = Callable[[int | None], AbstractAsyncContextManager[ObjectStore]]
@@ -82,6 +82,10 @@ class Things(ABC):
     def is_there(self, address: str) -> bool:
         """Whether it is there for everybody: neither ended nor in the trash."""
 
+    def is_known(self, address: str) -> bool:
+        """Whether the store has it at all, be it in the trash."""
+        return self.is_there(address)
+
     def lapses_as(self, address: str) -> str:
         """Return the address under which a plan has it."""
         return address
@@ -107,17 +111,26 @@ class Objects(Things):
         return str(self.kind.address(key))
 
     def is_there(self, address: str) -> bool:
+        found = self._found(address)
+        in_trash = found is not None and is_in_trash(self.kind.kind, found)
+        return found is not None and not in_trash and found.deletion_timestamp is None
+
+    def is_known(self, address: str) -> bool:
+        return self._found(address) is not None
+
+    def _found(self, address: str) -> ObjectMeta | None:
         *namespaced, name = address.split("/")[1:]
         key = ObjectKey(namespaced[0] if namespaced else None, name)
 
-        async def look(store: ObjectStore) -> bool:
+        async def look(store: ObjectStore) -> ObjectMeta | None:
             try:
-                found = await store.get(self.kind, key)
+                found: ObjectMeta = (await store.get(self.kind, key)).metadata
             except NotFoundError:
-                return False
-            return not is_in_trash(self.kind.kind, found.metadata) and found.metadata.deletion_timestamp is None
+                return None
+            return found
 
-        return bool(self._at(look))
+        looked: ObjectMeta | None = self._at(look)
+        return looked
 
     def _at(self, work: Callable[[ObjectStore], Awaitable[Any]], now: int | None = None) -> Any:  # noqa: ANN401 - whatever the work returns
         async def run() -> Any:  # noqa: ANN401 - as above
