@@ -74,7 +74,7 @@ class SameNameError(UsageError):
     """Two policies are called {name}. Give each a name of its own."""
 
 
-class NoSuchPolicyError(LapseError):
+class PolicyNotStoredError(LapseError):
     """There is no retention policy {name} in {place}; lapse retention list shows the existing ones."""
 
 
@@ -149,7 +149,7 @@ async def _demand_in_force(context: Context, names: Sequence[str]) -> None:
     found = {one.metadata.name for one in await _in_force(context)} if names else set()
     for name in names:
         if name not in found:
-            raise NoSuchPolicyError(name=name, place=context.name)
+            raise PolicyNotStoredError(name=name, place=context.name)
 
 
 async def _run_on_server(client: AsyncClient, names: Sequence[str], *, dry_run: bool) -> Done:
@@ -234,7 +234,7 @@ def show(
 
 
 def _look(flags: PlaceFlags, names: Sequence[str], *, cluster: bool) -> tuple[list[PolicyView], int]:
-    """Return the policies of these names, without names all of them; raises `NoSuchPolicyError`."""
+    """Return the policies of these names, without names all of them; raises `PolicyNotStoredError`."""
     from lapse.cli.context import in_context
     from lapse.history.view import policy_view
 
@@ -261,7 +261,7 @@ def _named(found: list[PolicyView], names: Sequence[str], place: str) -> list[Po
     known = {one.name: one for one in found}
     for name in names:
         if name not in known:
-            raise NoSuchPolicyError(name=name, place=place)
+            raise PolicyNotStoredError(name=name, place=place)
     return [known[name] for name in dict.fromkeys(names)] if names else found
 
 
