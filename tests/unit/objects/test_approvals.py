@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import ObjectKey
 
 AT = Moment(UnixNs(10**18))
-PLAN: Any = SimpleNamespace(id="7f3c", digest="d1", created=AT, expires=AT)
+PLAN: Any = SimpleNamespace(id="7f3c", digest="d1", created_at=AT, expires_at=AT)
 """What an approval looks at of a plan."""
 
 

@@ -7,6 +7,8 @@ from lapse.core.errors import LapseError
 from lapse.engine.service import NothingThereError
 from lapse.engine.verbs.operations import API
 from lapse.keys.managed import KeyOverError
+from lapse.objects.approvals import UnprovenApprovalError
+from lapse.objects.trash.contents import ComingBackError
 from lapse.web.api import busy as busy_api
 from lapse.web.api import errors, forms, status
 from lapse.web.api import history as history_api
@@ -88,6 +90,8 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("PortInUseError", 409),
         ("NotInTrashError", 404),
         ("PlaceTakenError", 409),
+        (ComingBackError.code, 409),
+        (UnprovenApprovalError.code, 403),
         ("NotRunningError", 409),
         ("LeaseOverError", 409),
         ("ChangedMeanwhileError", 412),
@@ -97,6 +101,7 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     }
     assert "`BackendUnavailableError` and `BackendClosedError` with 503, `OutcomeUnknownError` with 504" in text
     assert "`NotFoundError` with 404, `AlreadyExistsError`, `HeldError` and `ManifestsUnreadableError` with 409" in text
+    assert "`ComingBackError` with 409" in text
     assert "`SecondPersonError` with 403, `WeakerHoldError`, `LegalHoldError`, `PassedOnHoldError`" in text
     assert "`PassedOnHoldError` and `DependantsHeldError` with 409" in text
     assert "`GoneError` with 410, `ConflictError` with 412, `InvalidError` with 422" in text

@@ -225,17 +225,13 @@ def keepers_of(direct: Reader) -> Followers:
 
 async def _keepers_of_schedule(direct: Reader, meta: ObjectMeta) -> list[ObjectPlace]:
     """Return the keepers of the runs of a schedule, also of those from before it came back."""
-    found: list[ObjectPlace] = []
-    followed, after = follow_key(CAPTURE_SCHEDULE.api_version, CAPTURE_SCHEDULE.kind, meta.key), None
-    while True:
-        page = await direct.list(OBJECT_KEEPER, labels={SCHEDULE: first_uid(meta)}, after=after)
-        for one in page.items:
-            ref = one.spec.follow_object_ref
-            if ref is not None and followed in followed_by(one) and is_followed(ref, meta):
-                found.append(_place_of(one))
-        after = page.next
-        if after is None:
-            return found
+    followed = follow_key(CAPTURE_SCHEDULE.api_version, CAPTURE_SCHEDULE.kind, meta.key)
+    found = await direct.list(OBJECT_KEEPER, labels={SCHEDULE: first_uid(meta)})
+    return [
+        _place_of(one)
+        for one in found.items
+        if (ref := one.spec.follow_object_ref) is not None and followed in followed_by(one) and is_followed(ref, meta)
+    ]
 
 
 async def _keepers_of_record(direct: Reader, kind: Kind[Any], meta: ObjectMeta) -> list[ObjectPlace]:
