@@ -66,6 +66,15 @@ def test_plan_and_why_agree_about_a_workspace_of_which_another_process_knows_who
     assert (why["verdict"], item["doubt"]) == (("keep", None) if hours < 0.1 else ("unknown", why["because"]))
 
 
+def test_the_archive_after_standby_is_no_further_thing(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    (item,) = holder.told("plan", "--within", "31d")["items"]
+    said = holder.say("plan", "--within", "31d")[1]
+
+    assert [(one["address"], one["action"]) for one in item["then"]] == [("workspace/lab", "archive")]
+    assert "along" not in said
+
+
 def test_what_is_in_doubt_is_told_apart_from_what_is_due(holder: Holder) -> None:
     run_since(holder, 1)
     table, said = holder.say("plan")

@@ -123,9 +123,13 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def following(self) -> int:
-        """How many more things lapse with what is in it, or because of that; what stays takes nothing along."""
+        """How many more things lapse with what is in it, or because of that; what stays takes nothing along.
+
+        A later step of the same thing, such as the archive after standby, is no further thing.
+        """
         ending = [one for one in self.items if one.hold is None and one.doubt is None and one.waits_for is None]
-        return sum(len(one.takes_along) + len(one.then) for one in ending)
+        others = (step for one in ending for step in one.then if step.address != one.address)
+        return sum(len(one.takes_along) for one in ending) + sum(1 for _ in others)
 
     @property
     def is_due(self) -> bool:
