@@ -53,7 +53,7 @@ def lapse(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def results(config: Path) -> dict[str, str]:
     done = lapse(config, "install", "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
-    return {row["definition"]: row["result"] for row in json.loads(done.stdout)}
+    return {row["definition"]: row["result"] for row in json.loads(done.stdout)["items"]}
 
 
 def set_up(server: KubeServer) -> None:
