@@ -97,8 +97,8 @@ def test_a_person_freezes_a_running_process_and_lets_it_go_on(start: Start, tmp_
     found = json.loads(lapse("requests", "list", at, "-o", "json", state_dir=tmp_path).stdout)
     assert len(found["items"]) == 3
     done = lapse("resume", "requests", at, state_dir=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "Still frozen" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Still frozen" in done.stdout
     assert left_and_told(tmp_path)[0] == 3
 
     assert lapse("resume", "all", at, state_dir=tmp_path).returncode == 0
