@@ -70,6 +70,8 @@ class ListQuery:
     namespace: str | None
     labels: Mapping[str, str]
     limit: int | None
+    created_before: str = ""
+    """Empty: whenever."""
 
 
 class Cursor(NamedTuple):
@@ -93,15 +95,16 @@ class ListedPage:
     next: Cursor | None
 
 
-class _Labelled(Struct, frozen=True):
+class _Described(Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    creation_timestamp: str = ""
 
 
 class _Body(Struct, frozen=True):
-    metadata: _Labelled
+    metadata: _Described
 
 
-_labels_of: Final = msgspec.json.Decoder(_Body).decode
+_read_metadata: Final = msgspec.json.Decoder(_Body).decode
 
 
 def read_version(kind: str, text: str) -> int:
@@ -146,9 +149,9 @@ def page(cursor: apsw.Cursor, question: ListQuery, start: Cursor | None) -> List
     bodies: list[bytes] = []
     last = following = None
     for namespace, name, body in _walk(cursor, question, start, moment=moment, changed=tip > moment):
-        if question.labels and not _has_labels(body, question.labels):
+        if not _is_wanted(body, question):
             continue
-        if len(bodies) == question.limit:
+        if question.limit and len(bodies) == question.limit:
             following = last
             break
         bodies.append(body)
@@ -180,8 +183,8 @@ def _walk(
     values = (question.kind, *place, beyond, moment)
     replaced = rows(cursor, SQL["list_replaced"], values) if changed else []
     # A generator around the cursor, because a merge that is not read to its end closes what it reads from.
-    wanted = labels_text(question.labels)
-    current = (SQL["list_labelled"], (*values, wanted)) if wanted else (SQL["list_current"], values)
+    wanted, before = labels_text(question.labels), question.created_before
+    current = (SQL["list_some"], (*values, wanted, before)) if wanted or before else (SQL["list_current"], values)
     return heapq.merge(replaced, (row for row in cursor.execute(*current)))
 
 
@@ -192,9 +195,12 @@ def _check_reach(cursor: apsw.Cursor, version: int) -> tuple[int, int]:
     return horizon, tip
 
 
-def _has_labels(body: bytes, labels: Mapping[str, str]) -> bool:
-    found = _labels_of(body).metadata.labels
-    return all(found.get(name) == value for name, value in labels.items())
+def _is_wanted(body: bytes, question: ListQuery) -> bool:
+    if not question.labels and not question.created_before:
+        return True
+    found = _read_metadata(body).metadata
+    is_old = not question.created_before or found.creation_timestamp < question.created_before
+    return is_old and question.labels.items() <= found.labels.items()
 
 
 class Wakeups:

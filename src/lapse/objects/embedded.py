@@ -170,12 +170,27 @@ class EmbeddedStore:
         after: str | None = None,
     ) -> Page[T]:
         """See `Reader`."""
-        known = self._known(kind)
-        if namespace is not None:
-            check_namespace(known, "list", namespace)
+        return await self._list(kind, ListQuery(kind_name(kind), namespace, labels, limit), after)
+
+    async def list_created_before(
+        self,
+        kind: Kind[T],
+        moment: str,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[T]:
+        """See `Summarising`."""
+        return await self._list(kind, ListQuery(kind_name(kind), namespace, labels, limit, moment), after)
+
+    async def _list(self, kind: Kind[T], question: ListQuery, after: str | None) -> Page[T]:
+        known, limit = self._known(kind), question.limit
+        if question.namespace is not None:
+            check_namespace(known, "list", question.namespace)
         if limit is not None and limit < 0:
             raise InvalidError(kind=kind.kind, name="list", problem=f"limit is {limit}; expected a positive number")
-        question = ListQuery(kind_name(kind), namespace, labels, limit or None)
         start = None if after is None else read_cursor(kind.kind, after)
 
         def look() -> Page[T]:
@@ -184,7 +199,8 @@ class EmbeddedStore:
             return Page(items, str(found.moment), None if found.next is None else str(found.next))
 
         self._begin()
-        return look() if limit and limit <= _QUICK_PAGE else await asyncio.to_thread(look)
+        is_quick = limit and limit <= _QUICK_PAGE and not question.created_before
+        return look() if is_quick else await asyncio.to_thread(look)
 
     async def summary(
         self, kind: Kind[Any], *, namespace: str | None = None, labels: Mapping[str, str] = NO_LABELS, at_most: int

@@ -160,11 +160,11 @@ SELECT objects.namespace, objects.name, changes.body FROM objects JOIN changes U
 WHERE objects.kind = ?1 AND (objects.namespace, objects.name) > (?2, ?3) AND objects.namespace <= ?4 AND objects.version <= ?5
 ORDER BY objects.namespace, objects.name;
 
--- name: list_labelled
--- The same, of those whose labels contain a text: bodies of others are not read.
+-- name: list_some
+-- The same, of those whose labels contain a text and that were created before a moment ('' for any): bodies of others are not read.
 SELECT objects.namespace, objects.name, changes.body FROM objects JOIN changes USING (version)
 WHERE objects.kind = ?1 AND (objects.namespace, objects.name) > (?2, ?3) AND objects.namespace <= ?4 AND objects.version <= ?5
-AND instr(objects.labels, ?6)
+AND (?6 = '' OR instr(objects.labels, ?6)) AND (?7 = '' OR objects.created < ?7)
 ORDER BY objects.namespace, objects.name;
 
 -- name: summary

@@ -86,6 +86,19 @@ class Summarising(Protocol):
         """Count the objects that `Reader.list` would return; None when there are more than ``at_most`` summaries."""
         ...
 
+    async def list_created_before(
+        self,
+        kind: Kind[T],
+        moment: str,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[T]:
+        """Return what `Reader.list` would return, of what was created before a moment, and read nothing else."""
+        ...
+
 
 class ObjectStore(Reader, Protocol):
     """See the module."""

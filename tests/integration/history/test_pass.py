@@ -283,6 +283,15 @@ class CountingWorld(World):
     async def summary(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
         return await self.store.summary(kind, **question)
 
+    async def list_created_before(self, kind: Kind[Any], moment: str, **question: Any) -> Any:  # noqa: ANN401 - as it is asked
+        self.listed.append(kind.type)
+        page = await self.store.list_created_before(kind, moment, **question)
+        self.read += len(page.items)
+        return page
+
+    read = 0
+    """Objects of the pages that were listed by their age."""
+
 
 async def test_nothing_is_listed_when_the_precheck_finds_that_nothing_can_be_due(world: World) -> None:
     counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
@@ -300,6 +309,25 @@ async def test_nothing_is_listed_when_the_precheck_finds_that_nothing_can_be_due
         counting.listed.clear()
         assert (await counting.prune(**how)).due.total() == 1
         assert counting.listed != []
+
+
+async def test_only_what_is_old_enough_is_read_where_nothing_can_be_due_but_by_its_age(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    names = await world.runs(20)
+    expected = await world.prune(ttl=Duration(15 * HOUR), limit=20, dry_run=True)
+    found = await counting.prune(ttl=Duration(15 * HOUR), limit=20)
+    assert await world.left() == names[5:]
+    assert counting.read == 5 + 1  # those of the same second are read and stay
+    assert (found.matched, found.due, found.kept) == (expected.matched, expected.due, expected.kept)
+
+
+@pytest.mark.parametrize("how", [{"limit": 19}, {"limit": 20, "keep_last_success": 1}], ids=["too many", "the last"])
+async def test_everything_is_read_where_others_decide_about_one(world: World, how: dict[str, Any]) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await world.runs(20)
+    await counting.prune(ttl=Duration(15 * HOUR), **how)
+    assert counting.listed
+    assert counting.read == 0
 
 
 async def test_the_precheck_says_nothing_about_fields_that_are_no_labels(world: World) -> None:

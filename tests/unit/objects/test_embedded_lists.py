@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -83,6 +83,25 @@ async def test_a_summary_counts_what_a_list_would_show(store: EmbeddedStore, clo
         ("n", {"x": "1", "y": "2"}, 3, created["b"])
     ]
     assert await store.summary(SHELF, at_most=9) == []
+
+
+async def test_what_was_created_before_a_moment_is_listed_by_itself_as_it_was_when_the_list_began(
+    store: EmbeddedStore, clock: VirtualClock
+) -> None:
+    await make(store, "n/a", "n/c", "m/a", labels={"x": "1"})
+    await make(store, "n/d", labels={"x": "2"})
+    clock.advance(60)
+    await make(store, "n/b", labels={"x": "1"})
+    moment = (await store.get(BOX, key("b"))).metadata.creation_timestamp
+    assert moment is not None
+    assert names((await store.list_created_before(BOX, moment)).items) == ["m/a", "n/a", "n/c", "n/d"]
+
+    how: dict[str, Any] = {"namespace": "n", "labels": {"x": "1"}}
+    first = await store.list_created_before(BOX, moment, limit=1, **how)
+    await store.delete(BOX, key("b"))  # it was too young
+    await store.delete(BOX, key("c"))
+    rest = await store.list_created_before(BOX, moment, limit=1, after=first.next, **how)
+    assert (names(first.items), names(rest.items), rest.next) == (["n/a"], ["n/c"], None)
 
 
 async def test_a_file_of_an_older_version_learns_its_labels_when_it_is_opened(

@@ -19,20 +19,22 @@ Not guaranteed: that a group which somebody else deletes from, between its ranki
 limit allows. Memory: a number per group; the places of the newest of those groups that are ranked; and some pages of
 objects. Where there are more than these to be judged, they are listed once more instead.
 
-The precheck: most passes find nothing to do. Where a store can count (`Summarising`) and all that policies want to know
-stands in labels, namespaces and creation times, that is known without reading any object. A precheck never ends
-anything: when it cannot rule out that something is due, everything is listed. What it rules out is exact, and so are
-the numbers that it reports.
+The precheck: most passes find little to do. Where a store can count (`Summarising`) and all that policies want to know
+stands in labels, namespaces and creation times, it is known without reading any object whether something may be due,
+and whether only by its age: then no more than what is old enough is listed. A precheck never ends anything: what it
+cannot rule out is listed. What it rules out is exact, and so are the numbers that it reports.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, UnknownReason
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.blast_radius import SHOWN, PolicyCount
@@ -44,7 +46,7 @@ from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
 from lapse.history.retention.policy_set import DueObject, PassReport, PolicySet
 from lapse.history.retention.rules import DoubtReason, LimitReason
 from lapse.kube.errors import GoneError
-from lapse.kube.resources import NO_LABELS, ObjectKey, ObjectMeta, PartialObject
+from lapse.kube.resources import NO_LABELS, Object, ObjectKey, ObjectMeta, PartialObject
 from lapse.objects.port import Summarising
 from lapse.objects.target import ObjectHandle
 from lapse.objects.trash.rules import may_be_in_trash
@@ -62,8 +64,12 @@ if TYPE_CHECKING:
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.policy_set import Views
     from lapse.history.retention.rules import RetainedObject, RetentionLimits
+    from lapse.kube.resources import Kind, Page
     from lapse.objects.port import Reader
 
+T = TypeVar("T", bound=Object)
+
+_SECOND: Final = 1_000_000_000
 _MOST: Final = 50_000
 """Of more than so many different labels a summary would be as long as a list."""
 
@@ -78,8 +84,31 @@ def is_decided_by_labels(policy: Policy) -> bool:
     )
 
 
-async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> list[int] | None:
-    """Return how many objects each policy is about, if none of them can be due; None when that is not known."""
+class Precheck(NamedTuple):
+    """What is known before anything is read."""
+
+    matched: Sequence[int]
+    """How many objects each policy is about."""
+    created_before: str | None
+    """What may be due was created before this; None when nothing may be due."""
+
+
+class OldObjects:
+    """A `Reader` that lists only what was created before a moment."""
+
+    def __init__(self, direct: Any, moment: str) -> None:  # noqa: ANN401 - a reader that is `Summarising` as well
+        """Read nothing yet."""
+        self._direct, self._moment = direct, moment
+        self.get, self.resolve = direct.get, direct.resolve
+
+    async def list(self, kind: Kind[T], **question: Any) -> Page[T]:  # noqa: ANN401 - passed on
+        """See `Reader`."""
+        found: Page[T] = await self._direct.list_created_before(kind, self._moment, **question)
+        return found
+
+
+async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> Precheck | None:
+    """Return what is known beforehand; None when it does not rule out anything."""
     direct: Any = listing.direct
     if not isinstance(direct, Summarising) or not all(map(is_decided_by_labels, listing.policies)):
         return None
@@ -100,7 +129,23 @@ async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: Uni
             for count, entry in zip(counts, reading.views(PartialObject(metadata=oldest)), strict=True):
                 if entry is not None:
                     count.add(entry, summary.how_many)
-    return None if any(one.may_be_due for one in counts) else [one.matched for one in counts]
+    matched, before = [one.matched for one in counts], _before(limits, now)
+    if not any(one.too_many or one.too_old for one in counts):
+        return Precheck(matched, None)
+    # Which are the last ones, or too many, is known only when all of a group are.
+    is_by_age = (
+        before is not None and not any(one.too_many for one in counts) and not any(one.keep_last for one in limits)
+    )
+    return Precheck(matched, before) if is_by_age else None
+
+
+def _before(limits: Sequence[RetentionLimits], now: UnixNs) -> str | None:
+    """Return when the youngest that may be too old was created, or a little later; None when age does not matter.
+
+    Creation times are whole seconds.
+    """
+    ages = [one.max_age for one in limits if one.max_age is not None]
+    return to_timestamp(UnixNs(now - min(ages) + 2 * _SECOND)) if ages else None
 
 
 class _Count:
@@ -108,7 +153,7 @@ class _Count:
 
     def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         self.matched = 0
-        self.may_be_due = False
+        self.too_many = self.too_old = False
         self._limits, self._now = limits, now
         self._groups: Counter[int] = Counter()
 
@@ -119,9 +164,9 @@ class _Count:
         if oldest.group is not None:
             self._groups[hash(oldest.group)] += how_many
             too_many = limits.max_count is not None and self._groups[hash(oldest.group)] > limits.max_count
-            self.may_be_due = self.may_be_due or too_many
+            self.too_many = self.too_many or too_many
         too_old = oldest.anchor is None or limits.is_expired(oldest.anchor, self._now)
-        self.may_be_due = self.may_be_due or too_old
+        self.too_old = self.too_old or too_old
 
 
 __all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassDomain", "PassItem", "PassReport"]
@@ -287,7 +332,8 @@ class PassDomain:
 
     async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[DueObject]], None]:
         """See `Domain`: by age alone first, then by the groups that have to be compared."""
-        if self.may_proceed() and await self._is_nothing_due():
+        known = await self._precheck() if self.may_proceed() else None
+        if known is not None and known.created_before is None:
             return
         for look in (self._first_look, self._second_look):
             found: list[DueObject] = []
@@ -305,6 +351,8 @@ class PassDomain:
             for start in range(0, len(found), size):
                 yield self._candidates(found[start : start + size])
             self.is_complete = self.is_complete and not is_gone
+            if known is not None:
+                self._count_matched(known)
             if not self.is_complete or self._policies.is_settled:
                 return
 
@@ -377,12 +425,19 @@ class PassDomain:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def _is_nothing_due(self) -> bool:
-        members = self._policies.members
-        matched = await precheck(self._listing, [member.limits for member in members], self._policies.now)
-        for member, number in zip(members, matched or (), strict=matched is not None):
+    async def _precheck(self) -> Precheck | None:
+        """Look at no more than what may be due, as far as that is known beforehand."""
+        limits = [member.limits for member in self._policies.members]
+        known = await precheck(self._listing, limits, self._policies.now)
+        if known is not None:
+            self._count_matched(known)
+            if known.created_before is not None:
+                self._listing = replace(self._listing, direct=OldObjects(self._listing.direct, known.created_before))
+        return known
+
+    def _count_matched(self, known: Precheck) -> None:
+        for member, number in zip(self._policies.members, known.matched, strict=True):
             member.report.matched = number
-        return matched is not None
 
     def _is_outdated(self) -> bool:
         """Whether anything was ended since this was asked before."""
