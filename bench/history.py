@@ -52,7 +52,7 @@ from lapse.kube.auth.config import load_config
 from lapse.kube.resources import ObjectKey
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
-from lapse.objects.holds.cluster import listed_holds
+from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.objects.tables import NO_OWNERS, ChangeRetention, ObjectRecord, Tables, next_version, place_of
 from lapse.objects.target import ObjectTarget
@@ -294,7 +294,7 @@ async def _on_cluster(server: Any, count: int) -> OnCluster:  # noqa: ANN401 - a
 
 async def _compared(store: KubernetesStore, client: _Weighing, count: int) -> OnCluster:
     clock, metrics = SystemClock(), Metrics("bench")
-    holds = listed_holds(store, lambda _kind: ())
+    holds = listed_holds(store, ListedDependants(store, (), clock=clock))
     journal = LogJournal()
     executor = Executor(ObjectTarget(store, holds), journal, clock=clock, metrics=metrics, actor="bench")
     passing = Pass([_POLICY], direct=store, executor=executor, journal=journal, metrics=metrics, clock=clock)

@@ -60,9 +60,9 @@ _TTLS: Final = {"without": Duration.parse("never"), "with": Duration.parse("7d")
 async def _pass(store: ObjectStore, journal: Journal, ttl: Duration, count: int) -> float:
     """End all records but the newest one; return how long that took, in seconds."""
     clock, metrics = SystemClock(), Metrics("bench")
-    dependants = store if isinstance(store, Dependants) else ListedDependants(store, lambda _kind: ())
+    dependants = store if isinstance(store, Dependants) else ListedDependants(store, (), clock=clock)
     trash = trash_of(store, ttl, dependants=dependants, clock=clock)
-    target = ObjectTarget(store, listed_holds(store, lambda _kind: ()), trash=trash)
+    target = ObjectTarget(store, listed_holds(store, dependants), trash=trash)
     executor = Executor(target, journal, clock=clock, metrics=metrics, actor="bench")
     passing = Pass([_POLICY], direct=store, executor=executor, journal=journal, metrics=metrics, clock=clock)
     start = time.perf_counter()

@@ -7,16 +7,13 @@ never by now: what an earlier setting kept can still be brought back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.trash import Trash
-    from lapse.kube.resources import Kind
     from lapse.objects.holds.cluster import Dependants
     from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.objects.trash.contents import TrashedObjects
@@ -29,24 +26,22 @@ _WHERE_NEVER: Final = "7d"
 """For a trash into which nothing goes any more: what lies in it has TTLs of its own."""
 
 
-def listed_trash(
-    settings: Settings, store: ObjectStore, *, clock: Clock, hold_kinds: Sequence[Kind[Any]] = ()
-) -> ObjectTrash | None:
+def listed_trash(settings: Settings, store: ObjectStore, *, dependants: Dependants, clock: Clock) -> ObjectTrash | None:
     """Return the trash for what one command ends; None where trash_ttl is never."""
     from lapse.requests.trash import trash_of
 
-    return trash_of(store, settings.trash_ttl, dependants=_dependants(store, hold_kinds), clock=clock)
+    return trash_of(store, settings.trash_ttl, dependants=dependants, clock=clock)
 
 
 def trashed_objects(
     store: ObjectStore,
     *,
     holds: HoldLookup,
+    dependants: Dependants,
     journal: Journal,
     clock: Clock,
     metrics: Metrics | None = None,
     trash: ObjectTrash | None = None,
-    hold_kinds: Sequence[Kind[Any]] = (),
 ) -> TrashedObjects:
     """Return the trash of objects as people see it; ``trash`` is that of a running process."""
     from lapse.core.duration import Duration
@@ -57,7 +52,7 @@ def trashed_objects(
     from lapse.requests.trash import TRASH_KINDS
 
     if trash is None:
-        ttl, dependants = Duration.parse(_WHERE_NEVER), _dependants(store, hold_kinds)
+        ttl = Duration.parse(_WHERE_NEVER)
         trash = ObjectTrash(store, kinds=TRASH_KINDS, ttl=ttl, dependants=dependants, clock=clock)
     steering = Steering(store, dependants=trash.dependants, followers=keepers_of(store), clock=clock)
     return TrashedObjects(trash, holds=holds, steering=steering, journal=journal, clock=clock, metrics=metrics)
@@ -75,13 +70,6 @@ def trashed_workspaces(
     return TrashedWorkspaces(
         store, journal=journal, clock=clock, metrics=metrics, size_of=lambda row: archives.size_of(row.id)
     )
-
-
-def _dependants(store: ObjectStore, hold_kinds: Sequence[Kind[Any]]) -> Dependants:
-    from lapse.objects.holds.cluster import Dependants, ListedDependants
-    from lapse.requests.controllers.caches import WATCHED
-
-    return store if isinstance(store, Dependants) else ListedDependants(store, lambda _kind: (*WATCHED, *hold_kinds))
 
 
 if TYPE_CHECKING:

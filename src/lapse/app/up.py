@@ -556,7 +556,7 @@ async def _place(
 
     async def open_trash() -> TrashBin:
         common: _Trashing = {"journal": record.journal, "clock": clock, "metrics": stores.metrics}
-        bins: list[Trash] = [trashed_objects(store, holds=store, trash=requests.trash, **common)]
+        bins: list[Trash] = [trashed_objects(store, holds=store, dependants=store, trash=requests.trash, **common)]
         if stores.workspaces is not None:
             bins.append(trashed_workspaces(settings, stores.workspaces.store, **common))
         return TrashBin(*bins)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
     from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.embedded import EmbeddedStore
+    from lapse.objects.holds.cluster import Dependants
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.requests.lifecycle.policy import TTLRule
@@ -86,6 +87,7 @@ class Context:
         self._guard: ClockGuard | None = None
         self._workspaces: WorkspaceStore | None = None
         self._caller: Caller | None = None
+        self._dependants: Dependants | None = None
 
     @property
     def settings(self) -> Settings:
@@ -285,8 +287,7 @@ class Context:
         journal, freezes = await self.journal(), await self.freezes()
         actor = (await self.caller()).name
         gate = await self.gate(metrics, actor=actor)
-        named = await self.hold_kinds()
-        shared = await self._shared_objects(named)
+        shared = await self._shared_objects()
         policies = retention(
             self.loaded,
             store,
@@ -317,7 +318,7 @@ class Context:
             extend_max=settings.extend_max,
             plan_ttl=settings.plan_ttl,
             budgets=deletion_budgets(settings),
-            open_trash=partial(self._open_trash, shared["holds"], named),
+            open_trash=partial(self._open_trash, shared["holds"]),
             version=__version__,
             approvals=Approvals(await self.notes(), *self._approval_sources()),
             by_plan=ByPlan(settings.act_by_plan),
@@ -326,19 +327,18 @@ class Context:
             persons=self._persons,
         )
 
-    async def _shared_objects(self, hold_kinds: Sequence[Kind[Any]]) -> SharedObjects:
+    async def _shared_objects(self) -> SharedObjects:
         """Return what the domains whose things are objects are built with."""
         from lapse.app.service import steering_of
         from lapse.app.trash import listed_trash
-        from lapse.objects.holds.cluster import ListedDependants, listed_holds
 
-        store, ownable = self.store, await self.ownable()
+        store, dependants = self.store, await self.dependants()
         return {
             "store": store,
-            "holds": listed_holds(store, ownable),
-            "steering": steering_of(store, ListedDependants(store, ownable), self.clock),
+            "holds": await self.object_holds(),
+            "steering": steering_of(store, dependants, self.clock),
             "clock": self.clock,
-            "trash": listed_trash(self.settings, store, clock=self.clock, hold_kinds=hold_kinds),
+            "trash": listed_trash(self.settings, store, dependants=dependants, clock=self.clock),
         }
 
     def _persons(self, scope: str, domain: str | None) -> AbstractSet[str] | None:
@@ -347,12 +347,12 @@ class Context:
 
         return persons_of(self.tokens, self.settings, scope, domain)
 
-    async def _open_trash(self, holds: HoldLookup, named: Sequence[Kind[Any]]) -> TrashBin:
+    async def _open_trash(self, holds: HoldLookup) -> TrashBin:
         from lapse.app.trash import trashed_objects
         from lapse.engine.trash import TrashBin
 
-        journal = await self.journal()
-        objects = trashed_objects(self.store, holds=holds, journal=journal, clock=self.clock, hold_kinds=named)
+        journal, dependants = await self.journal(), await self.dependants()
+        objects = trashed_objects(self.store, holds=holds, dependants=dependants, journal=journal, clock=self.clock)
         return TrashBin(objects, *await self._workspace_trash(journal))
 
     async def _workspace_trash(self, journal: Journal) -> list[Trash]:
@@ -399,25 +399,34 @@ class Context:
         """Return the name of the record: a plan is about one place."""
         return await (await self._opened_record()).safety.name()
 
-    async def hold_kinds(self) -> Sequence[Kind[Any]]:
-        """Return the kinds that are listed on a cluster for their holds alone; snapshots if it knows them."""
-        from lapse.app.cluster import hold_kinds
-        from lapse.requests.api.upstream import VOLUME_SNAPSHOT
+    async def dependants(self) -> Dependants:
+        """Return what knows what is owned by what: the store if it can, else lists of what an operator watches.
 
-        return [VOLUME_SNAPSHOT, *await hold_kinds(self.store, self.settings)] if self.is_cluster else ()
+        A command lists each kind once for all that it does. Snapshots count where the cluster knows them.
+        """
+        from lapse.app.cluster import hold_kinds
+        from lapse.objects.holds.cluster import Dependants, ListedDependants
+        from lapse.requests.api.upstream import VOLUME_SNAPSHOT
+        from lapse.requests.controllers.caches import watched_kinds
+
+        if self._dependants is None:
+            store = self.store
+            if isinstance(store, Dependants):
+                self._dependants = store
+            else:
+                kinds = watched_kinds(await hold_kinds(store, self.settings), also=(VOLUME_SNAPSHOT,))
+                self._dependants = ListedDependants(store, kinds, clock=self.machine)
+        return self._dependants
+
+    async def object_holds(self) -> HoldLookup:
+        """Return what finds the holds of objects, also those of what goes with them."""
+        from lapse.objects.holds.cluster import listed_holds
+
+        return listed_holds(self.store, await self.dependants())
 
     async def notes(self) -> Notes:
         """Return the short texts that stand beside what is frozen."""
         return (await self._opened_record()).safety
-
-    async def ownable(self) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
-        """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
-        from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-        from lapse.requests.controllers.caches import WATCHED
-
-        named = await self.hold_kinds()
-        record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
-        return lambda kind: named if (kind.api_version, kind.kind) == record else (*WATCHED, *named)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,6 @@ async def pass_over(
     from lapse.history.policy.policies import PolicyOverlay
     from lapse.history.retention.runs import RunReason
     from lapse.history.view import pass_view
-    from lapse.objects.holds.cluster import listed_holds
 
     _settle_logs(context, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
     settings, metrics, actor = context.settings, Metrics(__version__), (await context.caller()).name
@@ -66,12 +65,12 @@ async def pass_over(
         documents=context.policy_documents,
         journal=await context.journal(),
         metrics=metrics,
-        holds=listed_holds(context.store, await context.ownable()),
+        holds=await context.object_holds(),
         gate=loop_gate(await context.gate(metrics, actor=actor), settings.act_by_plan),
         clock=context.clock,
         left_alone=[settings.lease_namespace] if context.is_cluster else [],
         direct=PolicyOverlay(context.store, instead) if instead else None,
-        trash=listed_trash(settings, context.store, clock=context.clock, hold_kinds=await context.hold_kinds()),
+        trash=listed_trash(settings, context.store, dependants=await context.dependants(), clock=context.clock),
         actor=actor,
     )
     told: list[PassItem] = []

@@ -133,7 +133,7 @@ class _Objects(_Base):
     @property
     def objects(self) -> SharedObjects:
         """What a managed domain over objects is built with."""
-        steering = steering_of(self.store, ListedDependants(self.kit.store, lambda _kind: ()), self.kit.clock)
+        steering = steering_of(self.store, ListedDependants(self.kit.store, (), clock=self.kit.clock), self.kit.clock)
         return {
             "store": self.store, "holds": self.store, "steering": steering, "clock": self.kit.clock, "trash": None,
         }  # fmt: skip

@@ -83,7 +83,7 @@ class Stage:
 
     def steering(self, line: Any = None) -> Steering:  # noqa: ANN401 - a store
         store = self.store if line is None else line
-        listed = ListedDependants(self.store, lambda _kind: [CONFIG_MAP, OBJECT_KEEPER])
+        listed = ListedDependants(self.store, [CONFIG_MAP, OBJECT_KEEPER], clock=_REAL)
         return Steering(store, dependants=listed, followers=keepers_of(store), clock=_REAL)
 
     # --- objects ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
 from lapse.history.retention.passes import Pass
 from lapse.kube.resources import NO_LABELS
-from lapse.objects.holds.cluster import listed_holds
+from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.target import ObjectTarget
 from tests.conformance.retention.registry import Result
 
@@ -47,7 +47,7 @@ class Product:
 
     async def run(self, policies: Sequence[Policy], *, labels: Mapping[str, str] = NO_LABELS) -> Mapping[str, Result]:
         around = self._around
-        holds = listed_holds(around.store, lambda _kind: ())
+        holds = listed_holds(around.store, ListedDependants(around.store, (), clock=around.clock))
         executor = Executor(
             ObjectTarget(around.store, holds),
             around.journal,

@@ -28,7 +28,7 @@ from lapse.kube.auth.config import load_config
 from lapse.kube.errors import InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.objects.embedded import open_embedded
-from lapse.objects.holds.cluster import listed_holds
+from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.conformance.retention.product import Product
 from tests.conformance.retention.registry import (
@@ -92,7 +92,7 @@ class Scene:
             documents=documents,
             journal=around.journal,
             metrics=around.metrics,
-            holds=listed_holds(around.store, lambda _kind: ()),
+            holds=listed_holds(around.store, ListedDependants(around.store, (), clock=around.clock)),
             clock=around.clock,
             interval=Duration(HOUR),
             gate=self._policy_gate() if careful else OpenGate(),

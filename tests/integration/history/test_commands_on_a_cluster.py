@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from lapse.cli import main
+from lapse.domains import object_kinds
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from tests.conformance.objects.registry import unique
 from tests.servers.kube.server import KubectlError
@@ -41,8 +42,8 @@ class Cluster:
     folder: Path
     capsys: pytest.CaptureFixture[str]
 
-    def run(self, *line: str, code: int = 0, user: bool = False) -> Printed:
-        config = self.kube.user_kubeconfig if user else self.kube.kubeconfig
+    def run(self, *line: str, code: int = 0, user: bool = False, config: Path | None = None) -> Printed:
+        config = config or (self.kube.user_kubeconfig if user else self.kube.kubeconfig)
         flags = [f"--kube-config={config}", f"--lease-namespace={self.namespace}"]
         flags += [f"--history-namespace={self.namespace}"] if line[0] == "history" else []
         found = main([*line, *flags])
@@ -67,6 +68,52 @@ class Cluster:
         (self.folder / "runs.yaml").write_text("\n---\n".join(map(json.dumps, specs)))
         told = self.json("history", "record", "runs.yaml")
         return [one["name"] for one in told.get("items", [told])]
+
+    def claim_of(self, record: str) -> str:
+        """Make a claim that a record owns, held by hand: no owner has a note of it. Return its name."""
+        meta = json.loads(self.kube.kubectl("get", RECORDS, record, "-n", self.namespace, "-o", "json"))["metadata"]
+        owner = {
+            "apiVersion": CHAOS_EXPERIMENT_HISTORY.api_version,
+            "kind": CHAOS_EXPERIMENT_HISTORY.kind,
+            "name": meta["name"],
+            "uid": meta["uid"],
+        }
+        name = unique("data")
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "annotations": {"lapse.dev/hold": "true", "lapse.dev/hold-reason": "an audit"},
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "storageClassName": "",
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Mi"}},
+            },
+        }
+        self.kube.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        return name
+
+    def release(self, claim: str) -> None:
+        self.kube.kubectl("annotate", "pvc", claim, "-n", self.namespace, "lapse.dev/hold-", "lapse.dev/hold-reason-")
+
+    def account(self, *rules: dict[str, Any]) -> Path:
+        """Return the kubeconfig of an account that has just these rights, in all namespaces."""
+        name, kubectl = unique("some"), self.kube.kubectl
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+        kubectl("create", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
+        kubectl("create", "serviceaccount", name, "-n", self.namespace)
+        account = f"--serviceaccount={self.namespace}:{name}"
+        kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", account)
+        config = json.loads(kubectl("config", "view", "--raw", "-o", "json"))
+        token = kubectl("create", "token", name, "-n", self.namespace).strip()
+        config["users"] = [{**one, "user": {"token": token}} for one in config["users"]]
+        path = self.folder / "account.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
 
     def left(self, plural: str = RECORDS) -> set[str]:
         found = self.kube.kubectl("get", plural, "-n", self.namespace, "-o", "name").split()
@@ -125,6 +172,63 @@ def test_records_are_written_once_listed_shown_and_pruned(cluster: Cluster) -> N
     assert [one["name"] for one in dry["items"]] == [one["name"] for one in real["items"]] == [names[0]]
     assert (dry["items"][0]["outcome"], real["items"][0]["outcome"]) == ("would_end", "ended")
     assert cluster.left() == {*names[1:], *other}
+
+
+def prune(cluster: Cluster, _record: str, *, kept: bool) -> None:
+    told = cluster.json("history", "prune", "--yes")
+    assert [one["outcome"] for one in told["items"]] == ["held" if kept else "ended"]
+
+
+def delete(cluster: Cluster, record: str, *, kept: bool) -> None:
+    done = cluster.run("history", "delete", record, "--yes", code=1 if kept else 0)
+    assert not kept or "is held (an audit)" in done.stderr
+
+
+def run_policy(cluster: Cluster, _record: str, *, kept: bool) -> None:
+    kind = {"apiVersion": CHAOS_EXPERIMENT_HISTORY.api_version, "kind": CHAOS_EXPERIMENT_HISTORY.kind}
+    file = cluster.policy(unique("runs"), kind=kind, maxCount=1, dryRun=False)
+    told = cluster.json("retention", "run", file)
+    assert [one["outcome"] for one in told["items"]] == ["held" if kept else "ended"]
+
+
+def apply(cluster: Cluster, _record: str, *, kept: bool) -> None:
+    cluster.run("plan", "--domain=history", "--out=plan.json")
+    cluster.run("apply", "plan.json", code=3 if kept else 0)
+
+
+@pytest.mark.parametrize("end", [prune, delete, run_policy, apply])
+def test_a_record_stays_while_a_claim_that_it_owns_is_held(
+    cluster: Cluster,
+    end: Any,  # noqa: ANN401 - a command
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAPSE_HISTORY_NAMESPACE", cluster.namespace)
+    monkeypatch.setenv("LAPSE_HISTORY_RETENTION_LIMIT", "1")
+    names = cluster.record(1, 2)
+    claim = cluster.claim_of(names[0])
+
+    end(cluster, names[0], kept=True)
+    assert cluster.left() == set(names)
+    assert cluster.left("pvc") == {claim}
+    cluster.release(claim)
+    end(cluster, names[0], kept=False)
+    assert cluster.left() == {names[1]}
+
+
+@pytest.mark.parametrize("trash", ["7d", "never"])
+def test_a_record_stays_while_a_kind_that_it_may_own_cannot_be_listed(
+    cluster: Cluster, trash: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_TRASH_TTL", trash)
+    names = cluster.record(1, 2)
+    config = cluster.account(
+        {"apiGroups": sorted({one.group for one in object_kinds()} - {""}), "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["configmaps", "persistentvolumes"], "verbs": ["*"]},
+    )
+    done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes", code=1, config=config)
+
+    assert "persistentvolumeclaims" in done.stdout + done.stderr
+    assert cluster.left() == set(names)
 
 
 def test_what_is_ended_by_a_command_is_in_the_log_as_the_journal_of_a_cluster_is(cluster: Cluster) -> None:

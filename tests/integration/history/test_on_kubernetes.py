@@ -32,7 +32,7 @@ from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectKey, untyped
-from lapse.objects.holds.cluster import listed_holds
+from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.objects.target import ObjectTarget
 from tests.servers.api_proxy import ApiProxy, Asked
@@ -103,7 +103,7 @@ class Scene:
         self, policy: Policy, *, store: KubernetesStore | None = None, direct: Reader | None = None, page: int = 500
     ) -> PassReport:
         store = store or self.store
-        holds = listed_holds(store, lambda _kind: ())
+        holds = listed_holds(store, ListedDependants(store, (), clock=self.clock))
         around: Any = {"clock": self.clock, "metrics": self.metrics}
         journal = LogJournal()
         executor = Executor(ObjectTarget(store, holds), journal, actor="test", **around)

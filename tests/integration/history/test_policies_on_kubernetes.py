@@ -26,7 +26,7 @@ from lapse.kube.api.client import KubeClient
 from lapse.kube.auth.config import load_config
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, ready_condition, untyped
-from lapse.objects.holds.cluster import listed_holds
+from lapse.objects.holds.cluster import ListedDependants, listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers import kube_server
 
@@ -76,7 +76,7 @@ class Scene:
             history=history_document(),
             journal=LogJournal(),
             metrics=Metrics("test"),
-            holds=listed_holds(self.store, lambda _kind: ()),
+            holds=listed_holds(self.store, ListedDependants(self.store, (), clock=self.clock)),
             clock=self.clock,
             interval=Duration(HOUR),
             left_alone={"kube-system", OWN_NAMESPACE},

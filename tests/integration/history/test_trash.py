@@ -60,7 +60,9 @@ class Scene:
 
     @property
     def bin(self) -> TrashBin:
-        return TrashBin(trashed_objects(self.store, holds=self.store, journal=self.journal, clock=self.clock))
+        return TrashBin(
+            trashed_objects(self.store, holds=self.store, dependants=self.store, journal=self.journal, clock=self.clock)
+        )
 
     async def config_map(self, name: str, **more: Any) -> Any:  # noqa: ANN401 - a document
         self.clock.advance(1)

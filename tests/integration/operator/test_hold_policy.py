@@ -226,5 +226,5 @@ def store_of(kube: KubeServer, person: str) -> KubernetesStore:
 
 
 def steering(store: KubernetesStore) -> Steering:
-    listed = ListedDependants(store, lambda _kind: [CONFIG_MAP])
+    listed = ListedDependants(store, [CONFIG_MAP], clock=SystemClock())
     return Steering(store, dependants=listed, followers=keepers_of(store), clock=SystemClock())

@@ -56,15 +56,21 @@ class Scene:
     def __init__(self, store: KubernetesStore, namespace: str) -> None:
         self.store, self.namespace, self.clock = store, namespace, SystemClock()
 
+    def dependants(self) -> ListedDependants:
+        return ListedDependants(self.store, WATCHED, clock=self.clock)
+
     @property
     def trash(self) -> TrashBin:
-        holds = listed_holds(self.store, lambda _kind: WATCHED)
-        return TrashBin(trashed_objects(self.store, holds=holds, journal=LogJournal(), clock=self.clock))
+        dependants = self.dependants()
+        holds = listed_holds(self.store, dependants)
+        return TrashBin(
+            trashed_objects(self.store, holds=holds, dependants=dependants, journal=LogJournal(), clock=self.clock)
+        )
 
     async def end(self, kind: Kind[Any], *objects: Any) -> list[Outcome]:  # noqa: ANN401 - objects of the kind
-        dependants = ListedDependants(self.store, lambda _kind: WATCHED)
+        dependants = self.dependants()
         trash = trash_of(self.store, WEEK, dependants=dependants, clock=self.clock)
-        target = ObjectTarget(self.store, listed_holds(self.store, lambda _kind: WATCHED), trash=trash)
+        target = ObjectTarget(self.store, listed_holds(self.store, dependants), trash=trash)
         executor = Executor(target, LogJournal(), clock=self.clock, metrics=Metrics("test"), actor="ann")
         actions = [
             deletion_by_person(
@@ -183,9 +189,7 @@ async def test_an_artifact_survives_its_keeper_under_the_garbage_collection_of_t
     keeper = await scene.store.create(
         OBJECT_KEEPER, {"metadata": {"name": f"ret-{uuid()}"}, "spec": {"mode": "TTL", "ttl": "1h"}}
     )
-    trash = trash_of(
-        scene.store, WEEK, dependants=ListedDependants(scene.store, lambda _kind: WATCHED), clock=scene.clock
-    )
+    trash = trash_of(scene.store, WEEK, dependants=scene.dependants(), clock=scene.clock)
     assert trash is not None
     # A checkpoint with a chunk, as a capture makes it, but of a keeper that lives.
     page = await trash.write_page(TrashContents(TrashWay.PACKED, "test", []), pack([{"kind": "ConfigMap"}]))

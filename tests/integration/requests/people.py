@@ -36,7 +36,12 @@ def person(world: World, name: str = "ann", **changed: Any) -> LocalService:  # 
     async def open_trash() -> TrashBin:
         return TrashBin(
             trashed_objects(
-                world.store, holds=world.store, journal=world.journal, clock=world.clock, trash=requests.trash
+                world.store,
+                holds=world.store,
+                dependants=world.store,
+                journal=world.journal,
+                clock=world.clock,
+                trash=requests.trash,
             )
         )
 

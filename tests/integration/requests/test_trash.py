@@ -51,7 +51,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def trash_of(world: World) -> TrashBin:
-    return TrashBin(trashed_objects(world.store, holds=world.store, journal=world.journal, clock=world.clock))
+    return TrashBin(
+        trashed_objects(
+            world.store, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock
+        )
+    )
 
 
 async def listed(world: World) -> list[TrashEntry]:
@@ -249,7 +253,9 @@ async def test_no_controller_carries_out_a_request_whose_status_is_still_to_come
         return answer
 
     wire = Wire(world.store, after=cut_off)
-    cut = TrashBin(trashed_objects(wire, holds=world.store, journal=world.journal, clock=world.clock))
+    cut = TrashBin(
+        trashed_objects(wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock)
+    )
     address = f"vcr/shop/{request.metadata.name}"
     with pytest.raises(Crash):
         await cut.bring_back(await cut.find(address), by="ann")
@@ -385,7 +391,9 @@ async def test_what_is_emptied_beside_an_undo_comes_back_or_is_emptied_never_bot
             return act if method in {"create", "get", "patch"} else real
 
     wire = Beside(world.store)
-    found = TrashBin(trashed_objects(wire, holds=world.store, journal=world.journal, clock=world.clock))
+    found = TrashBin(
+        trashed_objects(wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock)
+    )
     entry = await trash_of(world).find("mcr/shop/r1")
     came_back = True
     try:
@@ -431,7 +439,9 @@ async def test_a_kill_at_any_call_of_emptying_neither_copies_nor_loses(tmp_path:
         async with opened(folder, services=SERVICES) as world:
             page = await _page_of(world)
             wire = Wire(world.store, crash_at=step, applied=applied)
-            cut = trashed_objects(wire, holds=world.store, journal=world.journal, clock=world.clock)
+            cut = trashed_objects(
+                wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock
+            )
             entry = await trash_of(world).find("mcr/shop/r1")
             with suppress(Crash, BaseExceptionGroup):
                 await cut.empty([entry], by="ann")

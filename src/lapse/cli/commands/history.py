@@ -578,4 +578,5 @@ def delete(
 
 
 def _ending(settings: Settings) -> str:
-    return f"list and delete on chaosexperimenthistories in {settings.history_namespace}, list on retentionpolicies"
+    records = f"list and delete on chaosexperimenthistories in {settings.history_namespace}"
+    return f"{records}, list on retentionpolicies and on every kind whose holds keep its owners"

@@ -647,7 +647,7 @@ async def delete_in_folder(context: Context, place: Located) -> str:
         journal=journal,
         actor=who(),
         clock=context.clock,
-        trash=listed_trash(context.settings, store, clock=context.clock),
+        trash=listed_trash(context.settings, store, dependants=store, clock=context.clock),
     )
     return said
 

@@ -140,7 +140,10 @@ def run(
         return await _run_on_server(client, stored, dry_run=dry_run)
 
     kinds = ", ".join(sorted({one.spec.selector.kind for one in documents})) or "objects"
-    rights = f"list and delete on what the policies select ({kinds}), list on retentionpolicies"
+    rights = (
+        f"list and delete on what the policies select ({kinds}), list on retentionpolicies and on every kind whose"
+        " holds keep its owners"
+    )
     done = in_context(flags, work, remote=remote, cluster=cluster, rights=lambda _: rights)
     return finish(done, output, pending=detailed_exitcode)
 

@@ -421,12 +421,14 @@ def _kept(details: ScheduleDetails) -> str:
 async def _delete_on_cluster(context: Context, place: Located) -> str:
     """Delete a schedule with the rights of the person, and that very one, in the state in which it was not held."""
     from lapse.kube.errors import ConflictError
-    from lapse.objects.holds.cluster import listed_holds
+    from lapse.objects.holds.cluster import ListedDependants, listed_holds
     from lapse.requests.expiry import delete_by_person
     from lapse.requests.schedules.view import read_consequence
 
-    # What it has kept stays, so nothing goes along whose hold would count: no kind is listed.
-    holds, journal = listed_holds(context.store, lambda _kind: ()), await context.journal()
+    # Lapse makes nothing that a schedule owns, and what it has kept stays. Whoever may delete one has the rights of a
+    # capturer, which list little else: no kind is listed, and notes of held dependants count alone.
+    dependants = ListedDependants(context.store, (), clock=context.machine)
+    holds, journal = listed_holds(context.store, dependants), await context.journal()
     actor = (await context.caller()).name
     uid, tries = None, 0
     while True:

@@ -27,14 +27,16 @@ from lapse.objects.port import HoldLookup
 from lapse.objects.trash.rules import first_uid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lapse.core.clock import UnixNs
+    from lapse.core.clock import Clock, UnixNs
     from lapse.engine.safety.holds import Hold
     from lapse.kube.resources import Kind, Object, OwnerReference
     from lapse.objects.port import Deletion, ObjectStore, Reader
 
 _PAGE: Final = 500
+_FRESH_NS: Final = 60_000_000_000
+"""How long a list counts."""
 
 
 @runtime_checkable
@@ -87,49 +89,58 @@ async def goes_with(dependants: Dependants, kind: Kind[Any], uid: str) -> list[t
 
 
 class ListedDependants:
-    """What one command knows: each kind is listed once, when it is first needed, and only what has owners is kept."""
+    """What one command knows: each kind is listed when it is first needed, and only what has owners is kept.
 
-    def __init__(self, direct: Reader, kinds: Callable[[Kind[Any]], Iterable[Kind[Any]]]) -> None:
-        """List nothing yet. ``kinds`` says which kinds may be owned by objects of a kind."""
-        self._direct, self._kinds = direct, kinds
-        self._listed: set[Kind[Any]] = set()
-        self._owned: defaultdict[str, list[tuple[Kind[Any], Any]]] = defaultdict(list)
+    A command may wait for hours before it ends something, so a list that is a minute old is made again.
+    """
+
+    def __init__(self, direct: Reader, kinds: Iterable[Kind[Any]], *, clock: Clock) -> None:
+        """List nothing yet. ``kinds`` are looked at for what other objects own."""
+        self._direct, self._kinds, self._clock = direct, tuple(kinds), clock
+        self._listed: dict[Kind[Any], int] = {}
+        self._owned: dict[Kind[Any], Mapping[str, Sequence[Any]]] = {}
         self._turn = asyncio.Lock()
 
     async def prepare(self, kind: Kind[Any]) -> None:
         """See `Dependants`."""
         async with self._turn:
-            for one in self._kinds(kind):
+            for one in self._kinds:
                 # What belongs to no namespace cannot have an owner in one.
-                if one not in self._listed and (one.namespaced or not kind.namespaced):
-                    with suppress(UnknownKindError):  # then there are no objects of it
-                        await self._list(one)
-                    self._listed.add(one)
+                if (one.namespaced or not kind.namespaced) and not self._is_fresh(one):
+                    begun = self._clock.boottime_ns()
+                    self._owned[one] = await self._list(one)
+                    self._listed[one] = begun
 
-    async def _list(self, kind: Kind[Any]) -> None:
-        after, found = None, []
-        while True:
-            page = await self._direct.list(metadata_only(kind), limit=_PAGE, after=after)
-            found += [one for one in page.items if one.metadata.owner_references]
-            after = page.next
-            if after is None:
-                break
-        for one in found:
-            for owner in one.metadata.owner_references:
-                self._owned[owner.uid].append((kind, one))
+    def _is_fresh(self, kind: Kind[Any]) -> bool:
+        listed = self._listed.get(kind)
+        return listed is not None and self._clock.boottime_ns() - listed < _FRESH_NS
+
+    async def _list(self, kind: Kind[Any]) -> Mapping[str, Sequence[Any]]:
+        """Return what is owned, by the uids of owners."""
+        after, owned = None, defaultdict[str, list[Any]](list)
+        with suppress(UnknownKindError):  # then there are no objects of it
+            while True:
+                page = await self._direct.list(metadata_only(kind), limit=_PAGE, after=after)
+                for one in page.items:
+                    for owner in one.metadata.owner_references:
+                        owned[owner.uid].append(one)
+                after = page.next
+                if after is None:
+                    break
+        return owned
 
     def owned_by(self, uid: str) -> Sequence[tuple[Kind[Any], Any]]:
         """See `Dependants`."""
-        return self._owned.get(uid, ())
+        return [(kind, one) for kind, owned in self._owned.items() for one in owned.get(uid, ())]
 
     def owning(self, uids: Sequence[str]) -> set[str]:
         """See `Dependants`."""
-        return self._owned.keys() & set(uids)
+        return {uid for uid in uids if any(uid in owned for owned in self._owned.values())}
 
 
-def listed_holds(store: ObjectStore, kinds: Callable[[Kind[Any]], Iterable[Kind[Any]]]) -> HoldLookup:
-    """Return what finds holds for one command: the store itself if it can, else a list of ``kinds``."""
-    return store if isinstance(store, HoldLookup) else ClusterHolds(store, ListedDependants(store, kinds))
+def listed_holds(store: ObjectStore, dependants: Dependants) -> HoldLookup:
+    """Return what finds holds for one command: the store itself if it can, else with the help of ``dependants``."""
+    return store if isinstance(store, HoldLookup) else ClusterHolds(store, dependants)
 
 
 class Reference(NamedTuple):

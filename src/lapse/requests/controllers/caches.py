@@ -31,7 +31,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lapse.core.clock import Clock
     from lapse.objects.port import ObjectStore
@@ -56,6 +56,16 @@ _SYNC_SECONDS: Final = 30.0
 """How long an act waits for caches that are being filled, before it is put off."""
 
 
+def watched_kinds(hold_kinds: Iterable[Kind[Any]], *, also: Iterable[Kind[Any]] = ()) -> tuple[Kind[Any], ...]:
+    """Return the kinds whose holds keep what owns them, whoever ends that: an operator or a command.
+
+    They are those that move, ``also`` some more, and ``hold_kinds``, whose metadata is enough.
+    """
+    watched = (*WATCHED, *also)
+    known = {(kind.api_version, kind.kind) for kind in watched}
+    return (*watched, *[metadata_only(kind) for kind in hold_kinds if (kind.api_version, kind.kind) not in known])
+
+
 class NotFilledError(LapseError):
     """The caches of {kinds} are not filled yet, so it is not known whether an object of these kinds is held."""
 
@@ -76,10 +86,7 @@ class Caches:
         Of ``hold_kinds`` only the metadata is kept, for their holds.
         """
         self._store, self._clock = store, clock
-        watched = (*WATCHED, *also)
-        known = {(kind.api_version, kind.kind) for kind in watched}
-        more = [metadata_only(kind) for kind in hold_kinds if (kind.api_version, kind.kind) not in known]
-        self._first = (*watched, *more)
+        self._first = watched_kinds(hold_kinds, also=also)
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._running: asyncio.TaskGroup | None = None
         self._handlers: list[Callable[[Kind[Any], Any, Any], None]] = []
