@@ -36,6 +36,8 @@ class Deadlines(Generic[K]):
         self._current: dict[K, int] = {}
         # What is due and stays for now, in the order in which that was found out.
         self._put_off: dict[K, None] = {}
+        # What an iterator of `due` has given out, and the moment of a `hurry` since then.
+        self._taken: dict[K, UnixNs | None] = {}
         self._serial = 0
 
     def __len__(self) -> int:
@@ -78,9 +80,11 @@ class Deadlines(Generic[K]):
             while (when := self.next()) is not None and when <= now:
                 entry = heapq.heappop(self._heap)
                 taken.append(entry)
+                self._taken[entry[2]] = None
                 yield entry[2]
         finally:
             for entry in taken:
+                self._taken.pop(entry[2], None)
                 if not self._is_outdated(entry):
                     heapq.heappush(self._heap, entry)
 
@@ -125,8 +129,18 @@ class Deadlines(Generic[K]):
     def put_off(self, key: K, when: UnixNs | None) -> None:
         """Look again at a key that is due and stays for now; None: not before it is set again. `until` still has it."""
         if key in self._current:
-            self.look_again(key, when)
+            self.look_again(key, self._taken.get(key) or when)
             self._put_off[key] = None
+
+    def hurry(self, key: K, when: UnixNs) -> None:
+        """Look at a key that was put off by ``when``; also if it is being looked at just now, and put off after that.
+
+        For whoever knows that what kept it may be over. A key that was not put off keeps its deadline.
+        """
+        if key in self._taken:
+            self._taken[key] = when
+        if key in self._put_off:
+            self.set(key, when)
 
     def _is_outdated(self, entry: tuple[UnixNs, int, K]) -> bool:
         return self._current.get(entry[2]) != entry[1]

@@ -46,7 +46,7 @@ WIDTH: Final = 128
 """Items in flight, each by itself: enough to fill connections, few enough to stop at once."""
 OVERDUE_PER_SECOND: Final = 500
 HELD_SECONDS: Final = 600.0
-"""How often something held is looked at again: its hold may stand on another object, whose release nobody reports."""
+"""How often something held is looked at again, where nobody reports the release: of a kind that is not watched."""
 REFUSED_SECONDS: Final = 60.0
 """How often something that a guard was against is tried again."""
 _NOT_YET: Final = frozenset({Outcome.REFUSED, Outcome.WOULD_END})

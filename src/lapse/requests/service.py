@@ -10,11 +10,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.core.clock import UnixNs
 from lapse.core.duration import NEVER
 from lapse.core.jitter import Chance, chance
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import Gate, OpenGate
+from lapse.engine.safety.holds import hold_of
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller.controller import Controller
 from lapse.kube.controller.workqueue import WorkQueue
@@ -33,6 +35,7 @@ from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
+    REQUEST_KINDS,
     SCHEDULE,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
@@ -65,15 +68,16 @@ from lapse.requests.schedules.runs import Runs
 from lapse.requests.trash import trash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.holds import Hold
     from lapse.kube.controller.informer import Informer
     from lapse.kube.events.event import Recorder
-    from lapse.kube.resources import Kind, Object
+    from lapse.kube.resources import Kind, Object, OwnerReference
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest
     from lapse.requests.controllers.base import Conventions
@@ -276,6 +280,7 @@ class Requests:
         for source in sources:
             self.caches.of(source).subscribe(partial(self._source_changed, source))
         self.caches.subscribe_all(self._anything_changed)
+        self.caches.subscribe_all(self._released)
         self.caches.subscribe_all(self.upkeep.changed)
         self.caches.of(PERSISTENT_VOLUME_CLAIM).index(RESTORED, filled_for)
         restores.index(SOURCE, source_of)
@@ -317,6 +322,44 @@ class Requests:
         if owner is not None and owner.kind == OBJECT_KEEPER.kind:
             self._kept_run_changed(None, self.caches.of(OBJECT_KEEPER).get(ObjectKey(None, owner.name)))
 
+    def _released(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
+        """Look again, now, at what was due and stayed because of a hold on something else."""
+        if old is None or hold_of(old.metadata.annotations) is None or (new is not None and _kept(old) == _kept(new)):
+            return
+        now = UnixNs(self._clock.wall_ns())
+        for one, found in self._covered(kind, old):
+            key = found.metadata.key
+            if one is OBJECT_KEEPER:
+                self.keepers.deadlines.hurry(key, now)
+                self.superseded.deadlines.hurry(key, now)
+            elif one in REQUEST_KINDS:
+                self.finished.deadlines.hurry((one, key), now)
+                self._queues[one].add(key)  # in mode annotation its controller ends it
+
+    def _covered(self, kind: Kind[Any], obj: Object) -> Iterator[tuple[Kind[Any], Object]]:
+        """Yield what the hold of an object has kept, as far as the caches know.
+
+        These are its owners, up the chain, and down the chain what it owns, and what follows it.
+        """
+        above, below = self.caches.owners_of(obj), [(kind, obj)]
+        seen = {obj.metadata.uid}
+        while above:
+            one, found = above.pop()
+            if found.metadata.uid not in seen:
+                seen.add(found.metadata.uid)
+                above += self.caches.owners_of(found)
+                yield one, found
+        while below:
+            one, found = below.pop()
+            followed = follow_key(one.api_version, one.kind, found.metadata.key)
+            followers = self.caches.of(OBJECT_KEEPER).indexed(FOLLOWS, followed)
+            owned = self.caches.owned_by(found.metadata.uid)
+            for each, other in [*owned, *((OBJECT_KEEPER, keeper) for keeper in followers)]:
+                if other.metadata.uid not in seen:
+                    seen.add(other.metadata.uid)
+                    below.append((each, other))
+                    yield each, other
+
     def _anything_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
         """Wake the keepers of what appeared, went away, was held or released."""
         held_before, held = _hold(old), _hold(new)
@@ -349,6 +392,11 @@ def _loop(sweep: Sweep[Any], name: str, domain: FinishedRequests | Keepers | Sup
 def _add(queue: WorkQueue[ObjectKey], _old: Object | None, new: Object | None) -> None:
     if new is not None:
         queue.add(new.metadata.key)
+
+
+def _kept(obj: Object) -> tuple[Hold | None, list[OwnerReference]]:
+    """Return what an object keeps others by: its hold, or the note of one, and where it belongs."""
+    return hold_of(obj.metadata.annotations), list(obj.metadata.owner_references)
 
 
 def _hold(obj: Object | None) -> dict[str, str]:

@@ -48,6 +48,8 @@ WHERE = [
     Harness.in_a_note_on_a_dependant,
     Harness.on_a_dependant_that_nobody_watches,
 ]
+SWEPT = (Harness.by_request_ttl, Harness.by_annotation, Harness.by_keeper_sweep)
+"""What has a moment of its own, unlike a pass over everything."""
 CASES = [
     *((who, where) for who in WHO for where in WHERE),
     (Harness.by_policy_on_following_keeper, Harness.on_what_is_followed),
@@ -75,6 +77,33 @@ async def test_what_is_held_stays_and_goes_when_it_is_released(harness: Harness,
     await harness.release()
     harness.world.advance(HOUR)
     await harness.act(target)
+    assert not await harness.exists(target)
+
+
+@pytest.mark.parametrize(("who", "where"), [one for one in CASES if one[0] in SWEPT], ids=lambda one: one.__name__)
+async def test_what_is_released_goes_at_once(harness: Harness, who: object, where: object) -> None:
+    """Wherever the hold stood: nothing waits for the look that is made every ten minutes."""
+    target = await who(harness)  # type: ignore[operator]
+    await where(harness, target)  # type: ignore[operator]
+    await harness.act(target)
+    await harness.world.rest()  # nothing is left to do that would look at it by chance
+    await harness.world.rest()
+    assert await harness.exists(target)
+    harness.world.advance(1)
+    await harness.release()
+    await harness.world.rest()
+    assert not await harness.exists(target)
+
+
+async def test_what_a_held_object_has_kept_goes_when_that_is_gone(harness: Harness) -> None:
+    target = await harness.by_keeper_sweep()
+    one = await harness.map_of("below", (OBJECT_KEEPER, target.obj), "shop")
+    await harness.mark(CONFIG_MAP, one)
+    await harness.world.rest()
+    await harness.world.rest()
+    assert await harness.exists(target)
+    await harness.store.delete(CONFIG_MAP, one.metadata.key)
+    await harness.world.rest()
     assert not await harness.exists(target)
 
 
@@ -123,6 +152,21 @@ async def following(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     policy = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
     async with opened(tmp_path, elsewhere=request.param == "elsewhere", policy=policy) as found:
         yield found
+
+
+async def test_a_request_that_is_released_takes_its_keeper_along_at_once(following: Harness) -> None:
+    world = following.world
+    request = await world.completed(VOLUME_CAPTURE_REQUEST)
+    await world.hold(request)
+    await world.live(hours=50, step=HOUR)
+    await world.rest()
+    assert len(await world.names(VOLUME_SNAPSHOT_CONTENT)) == 1
+
+    await world.release(request)
+    for _ in range(3):  # the request goes, its keeper is told, the keeper goes
+        await world.rest()
+    assert await world.names(VOLUME_CAPTURE_REQUEST) == await world.names(OBJECT_KEEPER) == []
+    assert await world.names(VOLUME_SNAPSHOT_CONTENT) == []
 
 
 async def test_a_held_request_that_a_person_deletes_leaves_its_snapshot(following: Harness) -> None:

@@ -150,6 +150,11 @@ def there(kube: KubeServer, obj: Json) -> bool:
     return now["uid"] == meta["uid"] and "deletionTimestamp" not in now
 
 
+def release(kube: KubeServer, held: Json) -> None:
+    meta = held["metadata"]
+    kube.kubectl("annotate", held["kind"], meta["name"], *place(meta), "lapse.dev/hold-")
+
+
 def make_keeper(kube: KubeServer, name: str, *, ttl: str = "9999h", **how: Any) -> Json:  # noqa: ANN401 - see `make`
     return make(kube, KEEPER, name, spec=how.pop("spec", {"mode": "TTL", "ttl": ttl}), **how)
 
@@ -196,6 +201,8 @@ def test_a_held_config_map_keeps_its_keeper_where_hold_kinds_names_its_kind(kube
     until(lambda: not there(kube, free))
     assert there(kube, first)
     assert there(kube, held)
+    release(kube, held)
+    until(lambda: not there(kube, first), seconds=20)
 
 
 @pytest.mark.usefixtures("operator")
@@ -212,6 +219,9 @@ def test_whatever_is_held_of_any_kind_of_lapse_keeps_its_keeper(kube: KubeServer
     until(lambda: not there(kube, last))
     until(lambda: not there(kube, free))
     assert [one["metadata"]["name"] for one in kept if not there(kube, one)] == []
+    for held in kept[1::2]:
+        release(kube, held)
+    until(lambda: not any(there(kube, keeper) for keeper in kept[::2]), seconds=20)
 
 
 @pytest.mark.usefixtures("operator")

@@ -115,3 +115,30 @@ def test_a_new_deadline_ends_what_was_put_off() -> None:
 
     assert deadlines.until(UnixNs(9)) == []
     assert deadlines.until(UnixNs(50)) == ["a"]
+
+
+def test_what_was_put_off_can_be_hurried_and_nothing_else() -> None:
+    woken: list[str] = []
+    deadlines = filled(a=1, b=2, c=500)
+    deadlines.put_off("a", UnixNs(600))
+    deadlines.put_off("b", None)
+    deadlines.on_earlier = lambda: woken.append("now")
+    for key in ("a", "b", "c", "unknown"):
+        deadlines.hurry(key, UnixNs(9))
+
+    assert list(deadlines.due(UnixNs(9))) == ["a", "b"]
+    assert woken == ["now"]
+
+
+def test_a_hurry_that_comes_while_a_key_is_looked_at_is_not_lost() -> None:
+    deadlines = filled(a=1, b=1)
+    for key in deadlines.due(UnixNs(5)):
+        if key == "a":
+            deadlines.hurry("a", UnixNs(9))
+        deadlines.put_off(key, UnixNs(600))
+
+    assert list(deadlines.due(UnixNs(5))) == []
+    assert list(deadlines.due(UnixNs(9))) == ["a"]
+    for key in deadlines.due(UnixNs(9)):
+        deadlines.put_off(key, UnixNs(600))
+    assert list(deadlines.due(UnixNs(599))) == [], "it was hurried once"

@@ -154,6 +154,16 @@ class Caches:
         """Return what an object owns, as far as the caches know."""
         return [(kind, obj) for kind, cache in self._informers.items() for obj in cache.indexed(OWNER, uid)]
 
+    def owners_of(self, obj: Object) -> list[tuple[Kind[Any], Any]]:
+        """Return the owners of an object, as far as the caches know."""
+        found = []
+        for owner in obj.metadata.owner_references:
+            for kind, cache in self._informers.items():
+                if (kind.api_version, kind.kind) == (owner.api_version, owner.kind):
+                    one = cache.get(ObjectKey(obj.metadata.namespace if kind.namespaced else None, owner.name))
+                    found += [(kind, one)] if one is not None and one.metadata.uid == owner.uid else []
+        return found
+
     def owning(self, uids: Sequence[str]) -> set[str]:
         """Return which of these objects own something, as far as the caches know."""
         return {uid for uid in uids if any(cache.indexed(OWNER, uid) for cache in self._informers.values())}
