@@ -15,7 +15,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.extensions import EXTENDED_UNTIL
 from lapse.engine.trash import NotInTrashError, PlaceTakenError, TrashBin
-from lapse.kube.errors import NotFoundError
+from lapse.kube.errors import ForbiddenError, NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.trash.rules import BROUGHT_BACK, TRASH, TRASH_STATE, is_in_trash
 from lapse.requests.addresses import Located
@@ -458,6 +458,98 @@ async def test_a_kill_at_any_call_of_emptying_neither_copies_nor_loses(tmp_path:
             if not wire.dead:
                 return
     raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+async def test_an_undo_that_was_killed_at_any_call_is_in_nobodys_way(tmp_path: Path, applied: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """What has not come back can be emptied an hour later, what has is a leftover, and no only copy is lost."""
+    seen = set()
+    for step in range(1, 60):
+        folder = tmp_path / f"{step}"
+        folder.mkdir()
+        async with opened(folder, services=SERVICES) as world:
+            await _page_of(world)
+            entry = await trash_of(world).find("mcr/shop/r1")
+            wire = Wire(world.store, crash_at=step, applied=applied)
+            cut = trashed_objects(
+                wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock
+            )
+            with suppress(Crash, BaseExceptionGroup):
+                await cut.bring_back(entry, by="ann")
+            back = [one for one in await world.all(MANIFEST_CAPTURE_REQUEST) if one.metadata.name == "r1"]
+            is_listed = "mcr/shop/r1" in await _in_trash(world)
+            assert is_listed or back[0].status is not None, f"killed at {step}"
+            if is_listed:
+                world.advance(61 * 60)
+                ((_, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+                is_half = bool(back) and back[0].status is None
+                expected = Outcome.REFUSED if is_half else Outcome.GONE if back else Outcome.ENDED
+                assert result.outcome is expected, f"killed at {step}: {result}"
+                seen.add(result.outcome)
+                if is_half:
+                    await undo(world, "mcr/shop/r1")
+                    assert (await world.fresh(back[0])).status is not None
+            assert await _in_trash(world) == ["mcr/shop/r0", "mcr/shop/r2"]
+            await undo(world, "mcr/shop/r0")
+            if not wire.dead:
+                assert seen == {Outcome.ENDED, Outcome.REFUSED, Outcome.GONE}
+                return
+    raise AssertionError("it never came to an end")
+
+
+async def _claimed(world: World, call: str = "create ManifestCaptureRequest") -> TrashEntry:
+    """Let the process of an undo end before a call; return what it was about to bring back."""
+
+    def cut_off(made: Any) -> None:  # noqa: ANN401 - as the wire has it
+        if str(made) == call:
+            raise Crash
+
+    wire = Wire(world.store, before=cut_off)
+    entry = await trash_of(world).find("mcr/shop/r1")
+    cut = trashed_objects(wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock)
+    with pytest.raises(Crash):
+        await cut.bring_back(entry, by="ann")
+    return entry
+
+
+async def test_what_may_be_coming_back_is_not_emptied_for_an_hour(world: World) -> None:
+    await _page_of(world)
+    await _claimed(world)
+    for minutes in (0, 59):
+        world.advance(minutes * 60)
+        ((entry, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+        assert result.outcome is Outcome.REFUSED
+        assert f"lapse undo mcr/shop/r1 --uid {entry.uid}" in str(result.problem)
+    await _claimed(world)  # tried once more: the hour begins again
+    world.advance(2 * 60)
+    ((_, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+    assert result.outcome is Outcome.REFUSED
+    await undo(world, "mcr/shop/r1")
+    assert await _in_trash(world) == ["mcr/shop/r0", "mcr/shop/r2"]
+
+
+async def test_an_undo_that_was_killed_does_not_keep_its_page_past_its_time(world: World) -> None:
+    page = await _page_of(world)
+    await _claimed(world)
+    await world.live(hours=7 * 24 + 1, step=6 * 3600)
+    assert not await world.exists(page)
+    assert await _in_trash(world) == []
+
+
+async def test_whoever_cannot_look_for_what_came_back_empties_nothing(world: World) -> None:
+    await _page_of(world)
+    entry = await _claimed(world)
+    world.advance(2 * 3600)
+
+    def refused(made: Any) -> None:  # noqa: ANN401 - as the wire has it
+        if str(made) == "get ManifestCaptureRequest":
+            raise ForbiddenError(problem="no get")
+
+    wire = Wire(world.store, before=refused)
+    blind = trashed_objects(wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock)
+    (result,) = await blind.empty([entry], by="bob")
+    assert result.outcome is Outcome.FAILED
+    assert "mcr/shop/r1" in await _in_trash(world)
 
 
 # --- killed anywhere --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from lapse.engine.service import NothingThereError
 from lapse.engine.verbs.operations import API
 from lapse.keys.managed import KeyOverError
 from lapse.objects.approvals import UnprovenApprovalError
-from lapse.objects.trash.contents import ComingBackError
+from lapse.objects.trash.contents import ComingBackError, HalfBackError
 from lapse.web.api import busy as busy_api
 from lapse.web.api import errors, forms, status
 from lapse.web.api import history as history_api
@@ -91,6 +91,7 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("NotInTrashError", 404),
         ("PlaceTakenError", 409),
         (ComingBackError.code, 409),
+        (HalfBackError.code, 409),
         (UnprovenApprovalError.code, 403),
         ("NotRunningError", 409),
         ("LeaseOverError", 409),

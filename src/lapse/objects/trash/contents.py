@@ -7,20 +7,24 @@ again: until that is written, an annotation says the same (`BROUGHT_BACK`). Its 
 does that of a schedule.
 
 Emptying one of several packed things packs the others anew; then one write on the trash keeper, which stays, notes it
-as out and names the new checkpoint. An undo notes first, by such a write, that it has begun.
+as out and names the new checkpoint. An undo notes first, by such a write, that it has begun. Of one that is not
+finished, whoever empties looks what it has made: a thing that is back leaves the trash, one that is back without its
+status stays there until the undo is repeated, and one that is not back is emptied an hour after the undo began.
 
 Guarantees. Each step can be repeated, and an interrupted one is gone on with. What came back is not listed any more.
 What was emptied never comes back, and what stays is there once, with its hold and its time, whoever acts beside it.
 What changed its mind is believed: an object that was packed and not ended after all is not in the trash.
 
 Not guaranteed: that an entry is still there a moment later: its time may be over; that the bytes of what was emptied
-are gone at once: after a kill they may lie, read by nobody, until the next thing of the page is emptied or it ends.
+are gone at once: after a kill they may lie, read by nobody, until the next thing of the page is emptied or it ends;
+that an undo whose process stood still for an hour between two calls does not bring back what was emptied meanwhile.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import to_builtins
@@ -89,6 +93,8 @@ _log = get_logger("lapse.objects.trash")
 _PAGE: Final = 100
 _ATTEMPTS: Final = 5
 _MOST_NAMED: Final = 5
+_UNDO_NS: Final = 3_600_000_000_000
+"""How long an undo that is not finished may still be at work; it takes seconds."""
 _OF_THE_STORE: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields")
 _RETURNS: Final = {
     TrashWay.KEPT: "with a fresh keeper: it was never away",
@@ -98,9 +104,30 @@ _AS_RECORD: Final = "as a record only: with its status, under a new uid, and nev
 
 
 class ComingBackError(LapseError):
-    """{address} is being brought back, so it is not emptied. Finish that with lapse undo {address}, then delete it."""
+    """{address} is being brought back, so it is not emptied. To finish that, repeat lapse undo {address} --uid {uid}.
+
+    If it has not come back, it can be emptied an hour after that was begun.
+    """
 
     status = 409
+
+
+class HalfBackError(LapseError):
+    """{address} has come back without its status, of which the trash has the only copy, so it is not emptied.
+
+    To finish that, repeat lapse undo {address} --uid {uid}.
+    """
+
+    status = 409
+
+
+class _Back(StrEnum):
+    """How much of a packed object is there again."""
+
+    NOT = "not"
+    HALF = "half"
+    """Without its status."""
+    WHOLE = "whole"
 
 
 class _Kept(NamedTuple):
@@ -298,9 +325,10 @@ class TrashedObjects:
         kept = await self._find(entry)
         if kept.contents.way is TrashWay.KEPT:
             return await self._release(kept, entry)
+        document = await self._document(kept, entry)
         await self._claim(kept, entry)
         try:
-            made = await self._create(kept, await self._document(kept, entry), entry, by=by)
+            made = await self._create(kept, document, entry, by=by)
         except StoreUnavailableError:
             raise  # it may have come back: nobody empties it before that is known
         except LapseError:
@@ -315,7 +343,9 @@ class TrashedObjects:
         def claimed(state: TrashState) -> TrashState:
             if _place(entry) in state.out:
                 raise NotInTrashError(address=entry.address)
-            return change_fields(state, coming=sorted({*state.coming, _place(entry)}))
+            return change_fields(state, coming=sorted({*state.coming, _place(entry)}), coming_since=now)
+
+        now = to_timestamp(self._now)
 
         try:
             await self._trash.change_state(kept.meta.key, kept.meta.uid, claimed)
@@ -451,7 +481,7 @@ class TrashedObjects:
         lasts = kept.lasts_ns or 0
         metadata["annotations"] = {
             **(was.get("annotations") or {}),
-            BROUGHT_BACK: (was.get("annotations") or {}).get(BROUGHT_BACK) or was["uid"],
+            BROUGHT_BACK: _first_uid(was),
             HOLD: "true",
             HOLD_REASON: f"brought back from the trash by {by}",
             HOLD_UNTIL: to_timestamp(self._clock.wall_ns() + lasts),
@@ -494,8 +524,8 @@ class TrashedObjects:
         for one in entries:
             if not kept.is_here(one):
                 results[one.id] = Result(Outcome.GONE, NotInTrashError(address=one.address))
-            elif _place(one) in state_of(kept.meta).coming:
-                results[one.id] = Result(Outcome.REFUSED, ComingBackError(address=one.address))
+            elif (result := await self._unfinished(kept, one)) is not None:
+                results[one.id] = result
             else:
                 going.append(one)
         if not going:
@@ -508,6 +538,39 @@ class TrashedObjects:
             )
         result = await self._execute(kept, self._kinds.keeper.address(key), domain=going[0].domain, by=by)
         return results | {one.id: result for one in going}
+
+    async def _unfinished(self, kept: _Kept, entry: TrashEntry) -> Result | None:
+        """Return why an entry is not emptied whose undo was begun; None when there is none, or it came to nothing."""
+        state = state_of(kept.meta)
+        if _place(entry) not in state.coming:
+            return None
+        try:
+            back = await self._came_back(await self._document(kept, entry))
+            if back is _Back.WHOLE:
+                await self._change(kept, lambda state: _taken_out(state, _place(entry)))
+                return Result(Outcome.GONE, NotInTrashError(address=entry.address))
+        except LapseError as error:  # it may be back or not: doubt keeps
+            return Result(Outcome.FAILED, error)
+        if back is _Back.HALF:
+            return Result(Outcome.REFUSED, HalfBackError(address=entry.address, uid=entry.uid))
+        since = from_timestamp(state.coming_since)
+        if since is None or self._clock.in_doubt() or self._now - since < _UNDO_NS:
+            return Result(Outcome.REFUSED, ComingBackError(address=entry.address, uid=entry.uid))
+        return None
+
+    async def _came_back(self, document: Json) -> _Back:
+        """Look whether a packed object is there again; one that was never ended counts as well."""
+        was = document["metadata"]
+        try:
+            kind = await self._kind_of(document)
+            whole: Kind[Any] = replace(kind, type=Document)
+            found = await self._store.get(whole, ObjectKey(was.get("namespace"), was["name"]))
+        except (NotFoundError, UnknownKindError):
+            return _Back.NOT
+        if found.metadata.uid != was["uid"] and found.metadata.annotations.get(BROUGHT_BACK) != _first_uid(was):
+            return _Back.NOT
+        needs_status = is_one_of(kind, self._kinds.records) and document.get("status")
+        return _Back.HALF if needs_status and not found.body.get("status") else _Back.WHOLE
 
     async def _remove(self, kept: _Kept, entry: TrashEntry, *, by: str) -> Result:
         """Pack what stays anew, and let the page change over to that: one write, under the version that was read.
@@ -526,7 +589,7 @@ class TrashedObjects:
         chunks = pack([one for one in documents if one["metadata"]["uid"] not in leaving], as_given=True)
         name = trash_name(uuid())
         await self._trash.write_chunks(kept.meta, name, chunks)
-        after = to_text(change_fields(state, out=out, packed=name))
+        after = to_text(change_fields(_without_claim(state, _place(entry)), out=out, packed=name))
         instead: Json = {"metadata": {"annotations": {TRASH_STATE: after}}}
         address = next(_address(entry, one["metadata"]) for one in documents if one["metadata"]["uid"] == entry.uid)
         result = await self._execute(kept, address, domain=entry.domain, by=by, instead=instead)
@@ -611,6 +674,12 @@ def _changed(entry: TrashEntry) -> Result:
 
 def _address(entry: TrashEntry, metadata: Json) -> Address:
     return Address(entry.address.partition("/")[0], metadata.get("namespace"), metadata["name"])
+
+
+def _first_uid(was: Json) -> str:
+    """Return the uid that a packed object had before it was ever in the trash."""
+    first: str = (was.get("annotations") or {}).get(BROUGHT_BACK) or was["uid"]
+    return first
 
 
 def _without_claim(state: TrashState, place: int) -> TrashState:

@@ -94,7 +94,9 @@ class TrashState(msgspec.Struct, frozen=True):
     out: list[int] = msgspec.field(default_factory=list)
     """The places of those that are not in the trash: not ended after all, brought back, or emptied."""
     coming: list[int] = msgspec.field(default_factory=list)
-    """The places of those that somebody has begun to bring back: they are not emptied."""
+    """The places of those that somebody has begun to bring back: they are not emptied meanwhile."""
+    coming_since: str = ""
+    """When the last of these was begun, as a timestamp."""
     packed: str = ""
     """The name of the checkpoint that has them; empty for the first one, which has the name of the keeper."""
 
