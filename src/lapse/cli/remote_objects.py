@@ -6,7 +6,7 @@ says of it. Nothing can be followed there: who waits for an object asks for it a
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,11 +15,11 @@ from lapse.cli.context import Context
 from lapse.cli.remote import read_pages
 from lapse.client.errors import RemoteError
 from lapse.client.nouns import NoRouteError
-from lapse.kube.errors import ConflictError, ForbiddenError
+from lapse.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Page
 from lapse.requests.addresses import Located, short_name
 from lapse.requests.api.kinds import CAPTURE_SCHEDULE
-from lapse.requests.view import typed
+from lapse.requests.view import details_of, typed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from lapse.cli.flags import Flags
     from lapse.client import AsyncClient
     from lapse.core.believed_clock import BelievedClock
+    from lapse.core.clock import Clock
     from lapse.kube.resources import Json, Kind, ObjectKey
     from lapse.objects.port import ObjectStore
+    from lapse.requests.lifecycle.policy import TTLRule
     from lapse.requests.view import ObjectDetails
     from lapse.settings import LoadedSettings
 
@@ -39,14 +41,12 @@ T = TypeVar("T")
 class RemoteObjects:
     """The part of an object store that commands need, over HTTP."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        """Ask ``client``."""
-        self._client = client
+    def __init__(self, client: AsyncClient, clock: Clock, rule: TTLRule) -> None:
+        """Ask ``client``; what it tells in another form is shown by ``clock`` and ``rule``."""
+        self._client, self._clock, self._rule = client, clock, rule
 
     async def get(self, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
         """See `lapse.objects.port.Reader`; of a kind that the API does not have, nothing is known."""
-        if kind is CAPTURE_SCHEDULE:
-            return typed(kind, (await self._client.schedules.show(str(Located(kind, key)))).object)
         return typed(kind, _document(kind, await self.details(Located(kind, key))))
 
     async def list(
@@ -83,15 +83,29 @@ class RemoteObjects:
 
     async def details(self, place: Located) -> ObjectDetails:
         """Return what the server says of an object. Raises `NotFoundError`, and `ForbiddenError` for a foreign kind."""
+        if place.kind is CAPTURE_SCHEDULE:
+            return await self._schedule(str(place))
         try:
             return await self._client.requests.show(str(place))
         except NoRouteError as error:
             raise ForbiddenError(problem=str(error)) from error
 
     async def all_details(self, kind: Kind[Any], namespace: str | None) -> Sequence[ObjectDetails]:
-        """Return what the server says of all objects of a kind."""
+        """Return what the server says of all objects of a kind; of schedules, one by one."""
+        if kind is CAPTURE_SCHEDULE:
+            found = await read_pages(partial(self._client.schedules.list, namespace=namespace), limit=0)
+            shown = []
+            for one in found.items:
+                with suppress(NotFoundError):  # it is gone since it was listed
+                    shown.append(await self._schedule(one.address))
+            return shown
         page = partial(self._client.requests.list, short_name(kind), namespace=namespace)
         return (await read_pages(page, limit=0)).items
+
+    async def _schedule(self, address: str) -> ObjectDetails:
+        """Return a schedule as any other object is shown: it has lists of its own over HTTP, which tell of runs."""
+        shown = await self._client.schedules.show(address)
+        return details_of(CAPTURE_SCHEDULE, shown.object, now=self._clock.wall_ns(), rule=self._rule)
 
 
 def _document(kind: Kind[Any], found: ObjectDetails) -> Json:
@@ -108,7 +122,8 @@ class RemoteContext(Context):
     def __init__(self, loaded: LoadedSettings, stack: AsyncExitStack, client: AsyncClient) -> None:
         """Ask ``client``."""
         super().__init__(loaded, stack)
-        self.client, self.objects = client, RemoteObjects(client)
+        self.client = client
+        self.objects = RemoteObjects(client, self.machine, self.request_ttl)
 
     @property
     def clock(self) -> BelievedClock:

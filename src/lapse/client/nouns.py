@@ -48,7 +48,7 @@ _PLACES: Final = {
 
 
 class NoRouteError(UsageError):
-    """{kind} is not one kind that is served over HTTP. Expected one of {known}."""
+    """{kind} is not one kind that is served over HTTP. Expected {known}."""
 
 
 class RemoteNoun:
@@ -384,12 +384,13 @@ def _schedule(address: str) -> str:
 
 def _place(word: str) -> str:
     """Return the path of the objects of a kind."""
-    from lapse.requests.addresses import find_kinds
+    from lapse.requests.addresses import find_kinds, short_name
 
     kinds = find_kinds([word])
     place = _PLACES.get(kinds[0].kind) if len(kinds) == 1 else None
     if place is None:
-        raise NoRouteError(kind=word, known=", ".join(_PLACES))
+        words = (short_name(kind) for one in _PLACES for kind in find_kinds([one]))
+        raise NoRouteError(kind=word, known=f"one of {', '.join(words)}; schedules (csched) have methods of their own")
     return place
 
 

@@ -162,7 +162,7 @@ async def test_kinds_that_are_not_served_are_usage_errors(api: API) -> None:
     requests = RemoteRequests(calls_of(api))
 
     for wrong in ("cm", "requests"):
-        with pytest.raises(NoRouteError, match="VolumeCaptureRequest"):
+        with pytest.raises(NoRouteError, match="Expected one of vcr, "):
             await requests.list(wrong)
     with pytest.raises(UnknownNameError):
         await requests.create("nothing", {})

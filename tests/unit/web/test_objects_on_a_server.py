@@ -191,6 +191,24 @@ async def test_a_schedule_of_a_server_from_its_creation_to_its_end(run: Run, api
         assert gone.returncode == 1
 
 
+@pytest.mark.usefixtures("claim")
+async def test_schedules_of_a_server_are_listed_among_other_kinds(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    here = ("--state-dir", str(tmp_path / "state"))
+    for place in ((), here):
+        assert (await run("requests", "schedule", "create", *SCHEDULE, *place)).returncode == 0
+    for line in (["list", "csched", "pvc"], ["show", "csched/nightly"]):
+        there, folder = [document(await run("requests", *line, *place, "-o", "json")) for place in ((), here)]
+        one, other = (found["items"][0] if "items" in found else found for found in (there, folder))
+        assert one["address"] == "csched/default/nightly"
+        assert one.keys() == other.keys()
+    assert "csched" in (await run("requests", "list", "csched")).stdout
+    none = await run("requests", "list", "csched", "-n", "shop")
+    assert said(none) == (0, "", "There is nothing in the namespace shop.\n")
+    refused = await run("requests", "list", "pod")
+    assert refused.returncode == 64
+    assert "Expected one of vcr, vrr, mcr, " in refused.stderr
+
+
 # --- history and retention --------------------------------------------------------------------------------------------
 
 
