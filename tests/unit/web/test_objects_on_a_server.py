@@ -224,7 +224,14 @@ async def test_records_of_a_server_are_written_listed_and_shown(run: Run, api: A
     rest = document(await run("history", "list", "--after", first["next"], "-o", "json"))
     assert [one["experiment"] for one in first["items"] + rest["items"]] == ["shop/kill"] * 3
     assert document(await run("history", "list", "-n", "bank", "-o", "json")) == {"items": [], "next": None}
-    assert len(document(await run("history", "list", "-n", "shop", "--status", "success", "-o", "json"))["items"]) == 3
+    assert (
+        len(
+            document(
+                await run("history", "list", "--experiment-namespace", "shop", "--status", "success", "-o", "json")
+            )["items"]
+        )
+        == 3
+    )
     name = first["items"][0]["name"]
     shown = document(await run("history", "show", name, "-o", "json"))
     assert shown == (await api.client.get(f"/api/v1/history/chaos-system/{name}")).json()
