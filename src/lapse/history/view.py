@@ -414,6 +414,7 @@ def _affected(one: Json) -> str:
 class PolicyView(Struct, frozen=True):
     """A policy, and what its last pass did."""
 
+    address: str
     name: str
     kind: str
     api_version: str
@@ -498,6 +499,7 @@ def policy_view(policy: RetentionPolicy) -> PolicyView:
     return fill(
         PolicyView,
         status,
+        address=str(RETENTION_POLICY.address(policy.metadata.key)),
         name=policy.metadata.name,
         kind=spec.selector.kind,
         api_version=spec.selector.api_version,
@@ -535,6 +537,7 @@ def policy_rows(policy: RetentionPolicy, now: int) -> list[DetailRow]:
     status, spec, ready = policy.status or RetentionStatus(), policy.spec, _ready(policy)
     selector, age = spec.selector, _max_age(spec.max_age)
     told = [
+        ("address", str(RETENTION_POLICY.address(policy.metadata.key))),
         ("name", policy.metadata.name),
         ("selects", f"{selector.kind} ({selector.api_version})"),
         ("namespaces", ", ".join(selector.namespaces) or "all except the system's and the operator's"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType
 
+from lapse.core.address import Address
+from lapse.engine.view import Moment
 from lapse.keys.port import NS_PER_MS, seconds_left
 
 if TYPE_CHECKING:
@@ -15,15 +17,17 @@ if TYPE_CHECKING:
 class KeyView(Struct, frozen=True):
     """A live record."""
 
+    address: str
     key: str
     value: str | UnsetType
-    expires_at: Annotated[str, Meta(description="To the millisecond")]
-    ttl_seconds: float
+    expires_at: Moment
+    ttl_seconds: Annotated[float, Meta(description="What is left, to the millisecond")]
 
 
 class Written(Struct, frozen=True):
     """What was written."""
 
+    address: str
     key: str
     ttl_seconds: int
 
@@ -40,11 +44,17 @@ class Found(Struct, frozen=True):
     values: dict[str, str]
 
 
-def view_of(item: Item, now_ns: int, *, with_value: bool = True) -> KeyView:
+def address_of(app: int, key: str) -> str:
+    """Return the address of a key."""
+    return str(Address("key", str(app), key))
+
+
+def view_of(app: int, item: Item, now_ns: int) -> KeyView:
     """Return the view of a record that was live when it was read: something is left of it, if only a millisecond."""
     return KeyView(
+        address=address_of(app, item.key),
         key=item.key,
-        value=item.value if with_value else UNSET,
-        expires_at=item.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        value=item.value,
+        expires_at=Moment(item.expires_ms * NS_PER_MS),
         ttl_seconds=seconds_left(item.expires_ms * NS_PER_MS, now_ns) or 1 / 1000,
     )

@@ -114,7 +114,7 @@ def test_touch_restarts_the_ttl_and_show_prints_it_as_a_duration_without_the_val
 
     assert before["remaining"].startswith("59m")
     assert after["remaining"].startswith("6d23h59m")
-    assert before.keys() == {"key", "expires", "remaining"}
+    assert before.keys() == {"address", "key", "expires", "remaining"}
     assert after["value"] == SECRET
 
 
@@ -261,34 +261,29 @@ def as_json(result: Result) -> Any:  # noqa: ANN401 - whatever a command answers
 
 
 def test_with_json_every_command_answers_with_one_document(run: Run) -> None:
-    json_output = ("-o", "json")
+    json_output, named = ("-o", "json"), {"address": "key/7/k", "key": "k"}
 
-    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == {"key": "k", "inserted": True}
-    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == {"key": "k", "inserted": False}
-    assert as_json(run("put", "k", "v", *TTL, *json_output)) == {"key": "k", "put": True}
-    assert as_json(run("swap", "k", "v", "w", *TTL, *json_output)) == {"key": "k", "swapped": True}
-    assert as_json(run("touch", "k", *TTL, *json_output)) == {"key": "k", "touched": True}
-    assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": True}
-    assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": False}
-    assert as_json(run("show", "k", *json_output)) == {"key": "k", "expires_at": None, "ttl_seconds": None}
-    assert as_json(run("get", "k", *json_output)) == {
-        "key": "k",
-        "value": None,
-        "expires_at": None,
-        "ttl_seconds": None,
-    }
+    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == named | {"inserted": True}
+    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == named | {"inserted": False}
+    assert as_json(run("put", "k", "v", *TTL, *json_output)) == named | {"put": True}
+    assert as_json(run("swap", "k", "v", "w", *TTL, *json_output)) == named | {"swapped": True}
+    assert as_json(run("touch", "k", *TTL, *json_output)) == named | {"touched": True}
+    assert as_json(run("delete", "k", *json_output)) == named | {"deleted": True}
+    assert as_json(run("delete", "k", *json_output)) == named | {"deleted": False}
+    assert as_json(run("show", "k", *json_output)) == named | {"expires_at": None, "ttl_seconds": None}
+    assert as_json(run("get", "k", *json_output)) == named | {"value": None, "expires_at": None, "ttl_seconds": None}
 
 
-def test_a_key_in_json_has_its_value_and_its_expiry(run: Run) -> None:
+def test_a_key_in_json_has_its_address_its_value_and_its_expiry(run: Run, url: str) -> None:
     run("put", "k\u202e🔑", "v\x1b", "--ttl", "1h")
 
     item = as_json(run("get", "k\u202e🔑", "-o", "json"))
     left = as_json(run("show", "k\u202e🔑", "-o", "json"))["ttl_seconds"]
 
+    assert run_plain("keys", "get", item["address"], "--url", url).stdout == "v\x1b\n"
     assert (item["key"], item["value"]) == ("k\u202e🔑", "v\x1b")
     assert 3500 < left <= item["ttl_seconds"] <= 3600
-    assert item["expires_at"].endswith("Z")
-    assert datetime.fromisoformat(item["expires_at"]).tzinfo == UTC
+    assert datetime.strptime(item["expires_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 # --- list ------------------------------------------------------------------------------------------------------------
@@ -306,9 +301,10 @@ def test_list_lists_keys_in_order_and_hides_values(run: Run) -> None:
 
     lines = [line.split() for line in result.stdout.splitlines()]
     assert result.returncode == 0
-    assert lines[0] == ["KEY", "EXPIRES", "IN", "EXPIRES", "AT"]
-    assert [line[0] for line in lines[1:]] == ["a:1", "a:2", "b:1", "b:2", "c"]
-    assert all(line[1].startswith(("59m", "1h")) for line in lines[1:])
+    assert lines[0] == ["ADDRESS", "KEY", "EXPIRES", "IN", "EXPIRES", "AT"]
+    assert [line[1] for line in lines[1:]] == ["a:1", "a:2", "b:1", "b:2", "c"]
+    assert all(line[0] == f"key/7/{line[1]}" for line in lines[1:])
+    assert all(line[2].startswith(("59m", "1h")) for line in lines[1:])
     assert SECRET not in result.stdout + result.stderr
 
 
@@ -362,7 +358,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(url: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline().startswith(b"KEY")
+        assert process.stdout.readline().startswith(b"ADDRESS")
         process.stdout.close()
         err = process.stderr.read()
         process.wait(timeout=30)

@@ -170,6 +170,16 @@ def test_one_policy_is_shown_with_all_that_is_known_of_it(person: Person) -> Non
     assert (found["ready"], found["matched"], found["object"]["spec"]) == (True, 7, document["spec"])
 
 
+def test_a_policy_has_an_address_by_which_it_is_shown_and_explained(person: Person) -> None:
+    store_policy(person.state, policy("records", maxAge="9d"))
+    shown = person.json("show", "records")
+
+    assert shown["address"] == "RetentionPolicy.lapse.dev/records"
+    assert person.json("show", shown["address"]) == shown
+    assert main(["why", shown["address"]]) == 0
+    assert shown["address"] in person.capsys.readouterr().out
+
+
 def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Person) -> None:
     shortly = to_timestamp(SystemClock().wall_ns() + 500_000_000)  # rounded up, as a status has it
     store_policy(person.state, policy("records", maxCount=3, dryRun=False), status={"lastRun": shortly, "dryRun": True})

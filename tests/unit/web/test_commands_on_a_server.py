@@ -87,7 +87,7 @@ async def test_keys_on_a_server_are_as_in_a_store(run: Run, api: API) -> None:
     )
     assert said(await run("keys", "get", "key/7/a%2Fb")) == (0, f"{SECRET}\n", "")
     shown = await run("keys", "show", "a/b", *app, "-o", "json")
-    assert document(shown).keys() == {"key", "expires_at", "ttl_seconds"}
+    assert document(shown).keys() == {"address", "key", "expires_at", "ttl_seconds"}
     assert SECRET not in (await run("keys", "list", *app)).stdout
     assert SECRET in (await run("keys", "list", *app, "--show-values")).stdout
     assert said(await run("keys", "swap", "a/b", SECRET, "new", *app, *ttl))[:2] == (0, "Swapped: key/7/a%2Fb.\n")

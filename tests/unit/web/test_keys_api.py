@@ -54,9 +54,10 @@ async def test_a_key_is_answered_with_value_expiry_and_tag_and_never_cached(clie
     response = await client.get(ONE)
 
     assert response.json() == {
+        "address": "key/7/alpha:ABC123",
         "key": "alpha:ABC123",
         "value": "device:1",
-        "expires_at": "2023-11-14T22:28:20.000Z",
+        "expires_at": "2023-11-14T22:28:20Z",
         "ttl_seconds": 900.0,
     }
     assert response.headers["etag"].startswith('"')

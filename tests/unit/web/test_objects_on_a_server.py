@@ -271,6 +271,7 @@ async def test_policies_of_a_server_are_listed_shown_and_run_by_name(run: Run, a
 
     assert document(await run("retention", "list", "records", "-o", "json")) == {"items": [shown], "next": None}
     assert shown == (await api.client.get("/api/v1/retention/records")).json()
+    assert document(await run("retention", "show", shown["address"], "-o", "json")) == shown
     assert "9d" in (await run("retention", "show", "records")).stdout
     ran: Any = document(await run("retention", "run", "records", "-o", "json"))
     assert [one["name"] for one in ran["policies"]] == ["records"]

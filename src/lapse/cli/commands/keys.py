@@ -232,16 +232,16 @@ class Life:
 
 NO_TTL: Final = Life()
 _ABSENT: Final = "no live key"
-_NAMES: Final = ("key", "value", "expires_at", "ttl_seconds")
+_NAMES: Final = ("address", "key", "value", "expires_at", "ttl_seconds")
 
 
 def _outcome(output: Output, where: tuple[int, str], verb: str, *, done: bool, otherwise: str = "") -> int:
     """Print what a command did and return its exit code; ``otherwise`` is why nothing was done."""
-    from lapse.core.address import Address
+    from lapse.keys.view import address_of
 
-    app, key = where
+    address = address_of(*where)
     if done or output.for_programs:
-        print_result(output, {"key": key, verb: done}, f"{verb.capitalize()}: {Address('key', str(app), key)}.")
+        print_result(output, {"address": address, "key": where[1], verb: done}, f"{verb.capitalize()}: {address}.")
     if not done:
         message(f"{otherwise}; nothing was changed")
     return ExitCode.DONE if done else ExitCode.FAILED
@@ -276,7 +276,7 @@ def list_keys(
         lambda keys: _listed(keys, prefix, after, limit),
         lambda keys: read_pages(partial(keys.list, app, prefix=prefix), limit=limit, after=after),
     )
-    columns: Columns = {"key": "key", "expires in": _expires_in, "expires at": "expires_at"}
+    columns: Columns = {"address": "address", "key": "key", "expires in": _expires_in, "expires at": "expires_at"}
     if show_values:
         columns = {**columns, "value": "value"}
     else:
@@ -307,7 +307,7 @@ def show(
         print_document(output, found)
     else:
         left = Duration(round(found.ttl_seconds * 1000) * MILLISECOND)
-        rows = [("key", found.key), ("expires", found.expires_at), ("remaining", left)]
+        rows = [("address", found.address), ("key", found.key), ("expires", found.expires_at), ("remaining", left)]
         print_table(("fact", "value"), [*rows, ("value", found.value)] if show_value else rows)
     return ExitCode.DONE
 
@@ -333,15 +333,18 @@ def _read(store: KeysOf, given: str) -> KeyView | None:
 
     def here(keys: AppKeys) -> KeyView | None:
         item = keys.get_item(key)
-        return None if item is None else view_of(item, SystemClock.wall_ns())
+        return None if item is None else view_of(app, item, SystemClock.wall_ns())
 
     app, key = store.locate(given)
     return store.ask(app, here, lambda keys: keys.show(app, key))
 
 
 def _absent(output: Output, store: KeysOf, given: str, names: Iterable[str]) -> int:
+    from lapse.keys.view import address_of
+
+    app, key = store.locate(given)
     if output.for_programs:
-        print_document(output, dict.fromkeys(names) | {"key": store.locate(given)[1]})
+        print_document(output, dict.fromkeys(names) | {"address": address_of(app, key), "key": key})
     message(_ABSENT)
     return ExitCode.FAILED
 
@@ -449,11 +452,11 @@ def delete(
 
     On a terminal you are asked first.
     """
-    from lapse.core.address import Address
+    from lapse.keys.view import address_of
 
     app, name = store.locate(key)
     expected = None if if_value is None else value_from(if_value, "Expected value")
-    confirm(f"Delete {Address('key', str(app), name)}", yes=yes)
+    confirm(f"Delete {address_of(app, name)}", yes=yes)
     done = store.ask(
         app,
         lambda keys: keys.delete(name) if expected is None else keys.compare_and_delete(name, expected),
@@ -507,7 +510,8 @@ def _listed(keys: AppKeys, prefix: str, after: str | None, limit: int) -> ViewPa
         if len(page) < size:
             break
     shown, now = items[:limit] if limit else items, SystemClock.wall_ns()
-    return ViewPage([view_of(one, now) for one in shown], shown[-1].key if len(items) > len(shown) else None)
+    views = [view_of(keys.app_id, one, now) for one in shown]
+    return ViewPage(views, shown[-1].key if len(items) > len(shown) else None)
 
 
 def _without_value(view: KeyView) -> KeyView:

@@ -167,17 +167,19 @@ async def _run_on_server(client: AsyncClient, names: Sequence[str], *, dry_run: 
 
 
 def _split(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return which of what was given are files, and which are names of policies."""
+    """Return which of what was given are files, and which are names of policies, which may be written as addresses."""
     from pathlib import Path
 
+    from lapse.history.api.kinds import RETENTION_POLICY
     from lapse.objects.metadata_rules import name_problems
 
     def is_file(one: str) -> bool:
         looks_so = one.endswith((".yaml", ".yml", ".json")) or any(name_problems(one))
         return one == "-" or looks_so or Path(one).is_file()
 
-    files = [one for one in given if is_file(one)]
-    return files, [one for one in given if one not in files]
+    named = [one.removeprefix(f"{RETENTION_POLICY.full_name}/") for one in given]
+    files = [one for one in named if is_file(one)]
+    return files, [one for one in named if one not in files]
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------

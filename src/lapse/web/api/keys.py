@@ -39,7 +39,7 @@ from lapse.keys.validation import (
     check_ttl,
     check_value,
 )
-from lapse.keys.view import Found, Inserted, KeyView, Written, view_of
+from lapse.keys.view import Found, Inserted, KeyView, Written, address_of, view_of
 from lapse.web.api.errors import (
     ContradictoryConditionsError,
     KeyAbsentError,
@@ -139,10 +139,10 @@ class KeysService:
         """Bind them together."""
         self.keys, self._clock, self._tagger = keys, clock, tagger
 
-    def view(self, item: Item) -> KeyView | None:
+    def view(self, app: AsyncAppKeys, item: Item) -> KeyView | None:
         """Return the view of a record; None when it has just expired."""
         now = self._clock.wall_ns()
-        return None if is_over(item.expires_ms * NS_PER_MS, now) else view_of(item, now)
+        return None if is_over(item.expires_ms * NS_PER_MS, now) else view_of(app.app_id, item, now)
 
     def tag(self, app: AsyncAppKeys, key: str, value: str) -> dict[str, str]:
         """Return the ETag header of a value."""
@@ -235,7 +235,7 @@ async def scan(
     demand_known(request, "prefix", "after", "limit")
     items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit + 1)
     shown = items[:limit]
-    live = [view for view in map(service.view, shown) if view is not None]
+    live = [view for one in shown if (view := service.view(app, one)) is not None]
     return Answer(KeyPage(live, shown[-1].key if len(items) > limit else None))
 
 
@@ -256,7 +256,7 @@ async def get_many(app: App, body: GetMany) -> Response:
 async def get(app: App, key: Key, service: Service) -> Response:
     """Return a live key; its ETag is a tag for If-Match."""
     item = await app.get_item(key)
-    view = service.view(item) if item else None
+    view = service.view(app, item) if item else None
     if item is None or view is None:
         raise KeyAbsentError
     return Answer(view, headers=service.tag(app, key, item.value))
@@ -287,7 +287,8 @@ async def put(request: Request, app: App, key: Key, *, body: Write, service: Ser
         done = True
     if not done:
         raise PreconditionFailedError
-    return Answer(Written(key, body.ttl_seconds), status, headers=service.tag(app, key, body.value))
+    written = Written(address_of(app.app_id, key), key, body.ttl_seconds)
+    return Answer(written, status, headers=service.tag(app, key, body.value))
 
 
 @router.patch(_ONE, summary="Touch: restart the TTL", responses={200: answer(Written)})
@@ -297,7 +298,7 @@ async def touch(request: Request, app: App, key: Key, body: Touch) -> Response:
         raise ContradictoryConditionsError(problem="PATCH takes no condition; PUT with the same value does")
     if not await app.touch(key, body.ttl_seconds):
         raise KeyAbsentError
-    return Answer(Written(key, body.ttl_seconds))
+    return Answer(Written(address_of(app.app_id, key), key, body.ttl_seconds))
 
 
 @router.delete(_ONE, summary="Delete", status_code=204, openapi_extra=_MATCH)
