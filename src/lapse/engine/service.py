@@ -181,7 +181,9 @@ class LocalService:
         if plan.author == person or not self._caller.is_person:
             place.demand_second_person(self._caller, "The approval of a plan", scope=APPROVE)
             raise OwnPlanError(plan=plan.id, author=plan.author)
-        approval = Approval(plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires=plan.expires_at)
+        approval = Approval(
+            plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires_at=plan.expires_at
+        )
         await place.approvals.record(approval)
         details = {"plan": plan.id, "author": plan.author, "items": len(plan.items)}
         row = audit_row(

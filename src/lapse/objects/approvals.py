@@ -63,7 +63,7 @@ class ConfigMapApprovals:
             digest=digest,
             by=meta.annotations.get(APPROVED_BY) or _SOMEBODY,
             at=Moment(plan.created_at if made is None else made),
-            expires=plan.expires_at,
+            expires_at=plan.expires_at,
         )
 
     async def _demand_of_another(self, name: str) -> None:

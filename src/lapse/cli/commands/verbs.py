@@ -184,7 +184,7 @@ def approve(
 
     planned = _read(file)
     done = _ask(flags, lambda verbs: verbs.approve(ApproveRequest(plan=planned)), cluster=cluster)
-    print_result(output, done, f"Approved: plan {done.plan}, until {done.expires}.")
+    print_result(output, done, f"Approved: plan {done.plan}, until {done.expires_at}.")
     return ExitCode.DONE
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lapse.engine.safety.gate import Gate, Grant
 
 _NOTE: Final = "approval."
+_FORMER_END: Final = "expires"
+"""What ``expires_at`` was called, in approvals that are still there."""
 _POLICY: Final = "policy/"
 
 
@@ -76,7 +78,10 @@ class Approvals:
 
 def _read(plan: Plan, text: str) -> Approval:
     try:
-        return decode(text.encode(), Approval)
+        stored = msgspec.json.decode(text, type=dict[str, Any])
+        if _FORMER_END in stored:
+            stored["expires_at"] = stored.pop(_FORMER_END)
+        return decode(msgspec.json.encode(stored), Approval)
     except (msgspec.DecodeError, ValueError) as error:
         raise ApprovalUnreadableError(plan=plan.id) from error
 

@@ -334,7 +334,7 @@ class Planner:
         """Whether another person than the one who carries it out, or made it, has approved this very plan."""
         approvals = self._place.approvals
         approval = None if approvals is None else await approvals.find(plan)
-        if approval is None or self._place.now > approval.expires:
+        if approval is None or self._place.now > approval.expires_at:
             return False
         # Without a signature nobody knows whether the author is the one that the plan names.
         others = {plan.author} if self._place.secret is not None else {plan.author, self._caller.name}

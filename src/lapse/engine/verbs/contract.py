@@ -76,7 +76,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     digest: str
     by: str
     at: Moment
-    expires: Moment
+    expires_at: Moment
 
 
 class WhyRequest(VerbRequest, frozen=True, kw_only=True):
