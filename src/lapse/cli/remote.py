@@ -250,6 +250,15 @@ def _owner_token(server: LapseServer, flags: Flags) -> str | None:
     return found
 
 
+def server_of(state_dir: Path) -> str | None:
+    """Return the ``lapse up`` of this user that serves a state folder; None where none is known to listen."""
+    from lapse.settings import own_folder
+    from lapse.web.auth.running import noted_ports
+
+    listening = (port for port in noted_ports(own_folder(), state_dir) if listeners_on(_LOCALHOST[0], port))
+    return next((f"http://{_LOCALHOST[0]}:{port}" for port in listening), None)
+
+
 def demand_own_program(server: LapseServer) -> None:
     """Refuse to give the owner's token to a server of this machine, unless a program of this user or of root listens.
 

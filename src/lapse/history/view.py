@@ -126,7 +126,7 @@ COLUMNS: Final[Columns] = {
     "age": lambda one, now: None if one.created_at is None else short(now - one.created_at),
     "experiment": lambda one, _: one.experiment or None,
     "status": "status",
-    "name": "name",
+    "address": "address",
     "expires": lambda one, now: one.expiry(now) or None,
 }
 

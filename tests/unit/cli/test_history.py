@@ -76,9 +76,11 @@ def test_records_are_listed_newest_first_with_their_age_and_when_they_go(person:
     out, _ = person.run("list")
     heading, *lines = (line.split() for line in out.splitlines())
 
-    assert heading == ["AGE", "EXPERIMENT", "STATUS", "NAME", "EXPIRES"]
-    assert lines[0] == ["3d", "bank/net", "success", young, "in", "26d23h"] or lines[0][-1] == "27d"
-    assert lines[1] == ["40d", "shop/kill", "failure", old, "now"]
+    assert heading == ["AGE", "EXPERIMENT", "STATUS", "ADDRESS", "EXPIRES"]
+    first = ["3d", "bank/net", "success", f"history/chaos-system/{young}", "in", "26d23h"]
+    assert lines[0] == first or lines[0][-1] == "27d"
+    assert lines[1] == ["40d", "shop/kill", "failure", f"history/chaos-system/{old}", "now"]
+    assert main(["history", "show", lines[0][3]]) == main(["why", lines[0][3]]) == 0
 
 
 def test_a_list_may_be_of_one_experiment_one_namespace_one_status_and_of_so_many(person: Person) -> None:

@@ -27,6 +27,7 @@ from lapse.cli.remote import (
 from lapse.client import ServerAddressError, TokenInTheClearError
 from lapse.client.errors import ServerUnreachableError
 from lapse.client.transport import LapseServer
+from lapse.web.auth.running import note_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -378,6 +379,22 @@ def test_this_process_is_seen_to_listen() -> None:
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as here:
         port = here.getsockname()[1]
         assert remote.listeners_on("127.0.0.1", port) == remote.listeners_on("::1", port) == {os.geteuid()}
+
+
+def test_the_status_of_a_folder_names_the_server_that_has_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        port = here.getsockname()[1]
+        note_server(folder, port, tmp_path / "state")
+        for form in ("table", "json"):
+            assert main(["status", "-o", form]) == 0
+            told = "A Lapse serves this folder, and was not asked. To ask it: lapse status --server"
+            assert capsys.readouterr().err == f"{told} http://127.0.0.1:{port}\n"
+        assert main(["status", "--state-dir", str(tmp_path / "another")]) == 0
+        assert capsys.readouterr().err == ""
+    assert main(["status"]) == 0
+    assert capsys.readouterr().err == "", "its note is there still, and nobody listens"
 
 
 @pytest.mark.parametrize(

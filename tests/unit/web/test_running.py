@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.web.auth.running import forget_server, note_server, noted_folder
+from lapse.web.auth.running import forget_server, note_server, noted_folder, noted_ports
 
 
 def test_a_note_is_found_by_its_port_and_goes_with_its_server(tmp_path: Path) -> None:
@@ -21,6 +21,15 @@ def test_a_note_is_found_by_its_port_and_goes_with_its_server(tmp_path: Path) ->
     assert noted_folder(tmp_path, 8750) == tmp_path / "another"
     forget_server(tmp_path, 8750, tmp_path / "another")
     assert list((tmp_path / "running").iterdir()) == []
+
+
+def test_the_servers_of_a_folder_are_found_by_their_notes(tmp_path: Path) -> None:
+    assert noted_ports(tmp_path, tmp_path / "one") == []
+    for port, folder in ((8750, "one"), (8760, "another"), (8740, "one")):
+        note_server(tmp_path, port, tmp_path / folder)
+    (tmp_path / "running" / "8750.17").write_text("of a server that was killed")
+
+    assert noted_ports(tmp_path, tmp_path / "one") == [8740, 8750]
 
 
 @pytest.mark.parametrize("content", [b"", b"relative/folder", b"/a\0b"])

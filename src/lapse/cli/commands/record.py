@@ -133,12 +133,17 @@ def status(*, flags: VerbFlags = VerbFlags(), cluster: InCluster = False, output
     loops do, tells a running Lapse: --server.
     """
     from lapse.cli.context import ask
+    from lapse.cli.remote import server_of
 
     told = ask(flags, lambda verbs: verbs.status(), cluster=cluster)
     if output.for_programs:
         print_document(output, told)
     else:
         _print_status(told, lambda policy: flags.command("resume", "--policy", policy, cluster=cluster))
+    is_folder = not (told.running or cluster or flags.names_cluster)
+    server = server_of(flags.load().settings.state_dir) if is_folder else None
+    if server is not None:
+        message(f"A Lapse serves this folder, and was not asked. To ask it: lapse status --server {server}")
     return ExitCode.DONE
 
 

@@ -41,6 +41,14 @@ def forget_server(own: Path, port: int, state_dir: Path) -> None:
             (own / _FOLDER / str(port)).unlink(missing_ok=True)
 
 
+def noted_ports(own: Path, state_dir: Path) -> list[int]:
+    """Return the ports of the servers that have noted a state folder; a server of another port may have it too."""
+    with suppress(OSError):
+        ports = sorted(int(one.name) for one in (own / _FOLDER).iterdir() if one.name.isdecimal())
+        return [port for port in ports if noted_folder(own, port) == state_dir.absolute()]
+    return []
+
+
 def noted_folder(own: Path, port: int) -> Path | None:
     """Return the state folder of the server of a port, as it was noted; None where nothing is, or not by this user."""
     path = own / _FOLDER / str(port)
