@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from lapse.engine.journal.port import Outcome, RowPosition, RowPositionError
-from lapse.engine.journal.view import COLUMNS, END, read_page, row_view
+from lapse.engine.journal.view import COLUMNS, END, read_page, row_line, row_view, without_details
 from lapse.engine.view import row, to_json
 from tests.conformance.journal.registry import ENTRY, keeper
 
@@ -54,6 +54,16 @@ async def test_a_row_without_details_shows_none(journal: SQLiteJournal) -> None:
 
     assert (view.details, view.plan, view.anchor) == (None, None, None)
     assert row(view, COLUMNS)[-2:] == ["-", "-"]
+    assert without_details(view) == view
+
+
+async def test_details_that_are_not_shown_are_told_to_be_there(journal: SQLiteJournal) -> None:
+    await journal.append(replace(ENTRY, details={"reason": "hunter2"}))
+    view = without_details(row_view((await journal.entries())[0]))
+
+    assert (view.details, to_json(view)["details_hidden"]) == (None, True)
+    assert row(view, COLUMNS)[-1] == "details hidden"
+    assert row_line(view).endswith("details hidden) by requests-ttl")
 
 
 async def test_pages_lead_from_the_newest_row_to_the_oldest(journal: SQLiteJournal) -> None:

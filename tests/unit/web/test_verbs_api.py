@@ -220,6 +220,8 @@ async def test_who_sees_no_values_gets_rows_without_details(shop: conftest.API) 
         rows = (await ask(shop, [scope], "GET", "/journal")).json()["items"]
         assert [one["reason"] for one in rows][:1] == ["hold_placed"]
         assert ("hunter2" in str(rows)) is shown
+        assert rows[0].get("details_hidden", False) is not shown
+        assert (rows[0]["details"] is not None) is shown
 
 
 @pytest.mark.parametrize("scope", ["operate", "approve", "holds", "legal"])
@@ -229,7 +231,7 @@ async def test_who_decides_about_things_may_ask_why_and_sees_no_values(shop: con
     whole = await ask(shop, ["read"], "GET", f"/why/{LAB}")
 
     assert (why.status_code, why.json()["reason"], why.json()["hold"]) == (200, "held", whole.json()["hold"])
-    assert {one["details"] for one in why.json()["journal"]} == {None}
+    assert {(one["details"], one["details_hidden"]) for one in why.json()["journal"]} == {(None, True)}
     assert whole.json()["journal"][0]["details"] is not None
     assert (await ask(shop, [scope], "GET", "/status")).status_code == 200
     assert (await ask(shop, [scope], "GET", "/plan")).status_code == 200

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import RowPosition
 from lapse.engine.view import Moment, ViewPage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lapse.engine.journal.port import Journal, Row, RowFilters
     from lapse.engine.view import Columns
 
@@ -40,6 +39,9 @@ class JournalRowView(Struct, frozen=True, kw_only=True):
     actor: str
     outcome: str
     details: dict[str, Any] | None
+    details_hidden: Annotated[
+        bool | UnsetType, Meta(description="true where there are details, which the token does not show; absent else")
+    ] = UNSET
     plan: Annotated[str | None, Meta(description="The plan that was carried out; null for none")]
     id: int
     place: Annotated[str, Meta(description="Where it stands: before or after, in a question for rows beside it")]
@@ -93,9 +95,16 @@ async def read_page(
     return ViewPage([row_view(row) for row in rows], str(rows[-1].place if rows else end))
 
 
-def details_in_words(details: Mapping[str, Any] | None) -> str:
-    """Print details of a row that is shown."""
-    return ", ".join(f"{name} {value}" for name, value in (details or {}).items() if value is not None)
+def without_details(row: JournalRowView) -> JournalRowView:
+    """Return a row as those see it who see no values: whether it has details, and not which."""
+    return row if row.details is None else replace(row, details=None, details_hidden=True)
+
+
+def details_in_words(row: JournalRowView) -> str:
+    """Print the details of a row."""
+    if row.details_hidden:
+        return "details hidden"
+    return ", ".join(f"{name} {value}" for name, value in (row.details or {}).items() if value is not None)
 
 
 def _shown(name: str, value: object) -> tuple[str, object]:
@@ -110,7 +119,7 @@ def _shown(name: str, value: object) -> tuple[str, object]:
 def row_line(row: JournalRowView, *, names: bool = True) -> str:
     """Return a row as one line of text; without ``names`` it does not say what it is about."""
     about = f" {row.domain} {row.address}".rstrip() if names else ""
-    facts = ", ".join(filter(None, (row.reason, row.policy, details_in_words(row.details))))
+    facts = ", ".join(filter(None, (row.reason, row.policy, details_in_words(row))))
     return f"{row.time} {row.outcome}{about} ({facts}) by {row.actor}"
 
 
@@ -122,5 +131,5 @@ COLUMNS: Final[Columns] = {
     "reason": "reason",
     "actor": "actor",
     "plan": "plan",
-    "details": lambda view, _: details_in_words(view.details) or None,
+    "details": lambda view, _: details_in_words(view) or None,
 }

@@ -16,7 +16,7 @@ Not guaranteed: that a workspace which changes its owner while a request is unde
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from inspect import getdoc
 from typing import Any, Final
 from urllib.parse import quote
@@ -27,7 +27,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from lapse.domains import REGISTRY
-from lapse.engine.journal.view import JournalRowView
+from lapse.engine.journal.view import without_details
 from lapse.engine.verbs.contract import Verbs
 from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
 from lapse.engine.verbs.place import Caller
@@ -149,14 +149,10 @@ def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) 
     if sees_values(principal.scopes):
         return told
     if operation is JOURNAL:
-        return msgspec.structs.replace(told, items=_without_details(told.items))
+        return msgspec.structs.replace(told, items=[*map(without_details, told.items)])
     if operation is WHY and may_decide(principal.scopes):
-        return msgspec.structs.replace(told, trouble=None, facts={}, journal=_without_details(told.journal))
+        return msgspec.structs.replace(told, trouble=None, facts={}, journal=[*map(without_details, told.journal)])
     return told
-
-
-def _without_details(rows: Iterable[JournalRowView]) -> list[JournalRowView]:
-    return [msgspec.structs.replace(one, details=None) for one in rows]
 
 
 # --- the routes -------------------------------------------------------------------------------------------------------
