@@ -61,6 +61,14 @@ class DomainSettingsError(UsageError):
     """The section domains.{name} of the settings cannot be used: {problem}."""
 
 
+class DomainSettingsMissingError(DomainSettingsError):
+    """The domain {name}, which {distribution} has installed, needs settings that are not there: {keys}.
+
+    Uninstall {distribution}, or write this, with values of your own, into ~/.config/lapse/lapse.toml or a file that
+    --config names:{example}
+    """
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """What the section of every domain may say."""
 
@@ -313,9 +321,17 @@ def _missing(parts: DomainParts) -> list[str]:
 def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa: ANN401 - of the type that was asked for
     fields = {one.name: one for one in msgspec.structs.fields(into)}
     missing = [field for field, one in fields.items() if one.required and field not in given]
-    problems = [f"it has no key {key}" for key in given if key not in fields] + [f"{key} is missing" for key in missing]
-    if problems:
-        raise DomainSettingsError(name=name, problem="; ".join(problems))
+    unknown = [f"it has no key {key}" for key in given if key not in fields]
+    if unknown:
+        raise DomainSettingsError(name=name, problem="; ".join([*unknown, *(f"{key} is missing" for key in missing)]))
+    if missing:
+        example = [f"[domains.{name}]", *(f"{key} = {_example(fields[key].type)}" for key in missing)]
+        raise DomainSettingsMissingError(
+            name=name,
+            distribution=REGISTRY.distribution(name),
+            keys=", ".join(missing),
+            example="".join(f"\n{line}" for line in example),
+        )
     values: dict[str, Any] = {}
     for key, value in given.items():
         try:
@@ -323,6 +339,13 @@ def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa:
         except ValueError as error:  # what msgspec raises is one, too
             raise DomainSettingsError(name=name, problem=f"{key}: {str(error).rstrip('.')}") from error
     return into(**values)
+
+
+def _example(wanted: Any) -> str:  # noqa: ANN401 - a type, or several that are possible
+    """Return a value as it is written in TOML."""
+    possible = get_args(wanted) or (wanted,)
+    known: dict[Any, str] = {Path: '"/absolute/path"', **_WRITTEN, str: '"text"', bool: "true", int: "1", float: "1.0"}
+    return next((example for kind, example in known.items() if kind in possible), "...")
 
 
 def _value(wanted: Any, given: object) -> object:  # noqa: ANN401 - a type, or several that are possible

@@ -209,6 +209,10 @@ class Registry:
             found = self._loaded[name] = self._load(*self._entry_points[name])
         return found
 
+    def distribution(self, name: str) -> str:
+        """Return the name of the distribution that has an installed domain."""
+        return _distribution(self._entry_points[name][0])
+
     def broken(self, name: str, problem: str) -> BrokenDomainError:
         """Return what tells that an installed domain cannot be used."""
         return _broken(self._entry_points[name][0], problem)

@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from importlib.metadata import Distribution, EntryPoint, PathDistribution
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from lapse.app import domains
 from lapse.core.address import Address, AddressError, AddressKind
 from lapse.core.clock import VirtualClock
 from lapse.core.decision import DueReason
+from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY, object_kinds
 from lapse.engine.domain import Candidate, SimpleDomain
@@ -36,9 +39,6 @@ from lapse.workspaces.errors import (
     WorkspaceStoreUnavailableError,
 )
 from tests.servers.lapse_server import clean_environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def build(_: DomainContext) -> DomainParts:
@@ -179,6 +179,7 @@ def test_an_error_has_the_status_the_exit_code_and_the_code_of_its_class() -> No
 CLUMSY = """
 from lapse.core.address import AddressKind
 from lapse.core.decision import DueReason
+from lapse.core.duration import Duration
 from lapse.engine.domain import Candidate, SimpleDomain
 from lapse.engine.registry import DomainParts, Registration
 
@@ -242,6 +243,32 @@ def test_a_domain_that_lacks_a_part_is_refused_before_anything_of_it_is_swept(
         assert problem in str(caught.value)
     whole = registration("mine", build=lambda _: (Whole(), Whole()))
     assert domains.own_domain(whole, settings, clock).parts.domain.name == "mine"
+
+
+class OwnSettings(Struct, kw_only=True):
+    """What a domain must be told, and what it need not."""
+
+    folder: Path
+    pause: Duration
+    name: str
+    most: int | None = None
+
+
+def test_settings_that_a_domain_needs_are_told_with_what_to_write_and_who_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domains, "REGISTRY", registry(point("mine", f"{HERE}:MINE", tmp_path)))
+    wanting = registration("mine", settings=OwnSettings)
+    with pytest.raises(domains.DomainSettingsMissingError) as caught:
+        domains.own_domain(wanting, Settings(state_dir=tmp_path, domains={"mine": {"name": "x"}}), VirtualClock())
+
+    first, *example = str(caught.value).splitlines()
+    assert first.startswith("The domain mine, which ")
+    assert "needs settings that are not there: folder, pause. Uninstall " in first
+    assert example == ["[domains.mine]", 'folder = "/absolute/path"', 'pause = "5m"']
+    wrong = Settings(state_dir=tmp_path, domains={"mine": {"nam": "x"}})
+    with pytest.raises(domains.DomainSettingsError, match="it has no key nam; folder is missing"):
+        domains.own_domain(wanting, wrong, VirtualClock())
 
 
 @pytest.mark.parametrize("changes", [{"uid": 7}, {"uid": ""}, {"version": 7}, {"version": None}])
