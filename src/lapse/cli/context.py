@@ -8,9 +8,9 @@ for. Commands are the same for both places; what only one of them has says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -699,6 +699,29 @@ def ask(flags: Flags, asked: Callable[[Verbs], Awaitable[T]], *, cluster: bool) 
         return f"get, create and patch on configmaps in {settings.lease_namespace}, and on what is asked about"
 
     return in_context(flags, work, remote=asked, cluster=cluster, rights=rights)
+
+
+@contextmanager
+def telling_of_gone(flags: Flags, address: str, *, cluster: bool = False) -> Iterator[None]:
+    """Let what fails because a thing is not there tell since when it is gone, and how it comes back, if that is known.
+
+    For commands of a noun, which do not go through the verbs: these tell it by themselves.
+    """
+    from lapse.core.errors import LapseError
+    from lapse.engine.service import NothingThereError
+    from lapse.engine.verbs.contract import WhyRequest
+
+    try:
+        yield
+    except LapseError as error:
+        if error.status != NothingThereError.status or isinstance(error, NothingThereError):
+            raise
+        told = None
+        with suppress(LapseError):
+            told = ask(flags, lambda verbs: verbs.why(WhyRequest(address=address)), cluster=cluster)
+        if told is None or told.verdict != "gone":
+            raise
+        raise NothingThereError.of(told) from error
 
 
 def workspace_name(text: str) -> str:

@@ -14,7 +14,7 @@ Not guaranteed: that what is explained is still so a moment later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -87,9 +87,17 @@ _ROWS: Final = 5
 
 
 class NothingThereError(LapseError):
-    """There is no {address}."""
+    """There is no {address}{gone}."""
 
     status = 404
+
+    @classmethod
+    def of(cls, told: Explanation) -> Self:
+        """Return what tells of a thing that is gone since when, and how it comes back, as far as that is known."""
+        is_ended = told.trash is not None or any(row.outcome == Outcome.ENDED for row in told.journal)
+        gone = f" any more: {told.because}" if is_ended and told.because else ""
+        undo = (told.undo or "").partition(",")[0] if told.trash is not None else ""
+        return cls(address=told.address, gone=f"{gone}. To bring it back: {undo}" if undo else gone)
 
 
 class NothingToExtendError(UsageError):
@@ -231,7 +239,7 @@ class LocalService:
                 raise
             rows = []
         if not rows and entry is None:
-            raise NothingThereError(address=address)
+            raise NothingThereError(address=address, gone="")
         ended, told = _end_of(rows), _epitaph(address, domain.name, rows, now)
         if entry is None:
             undo = _no_way_back(ended, now, domain.not_undoable, problem)
@@ -367,8 +375,17 @@ class LocalService:
         domain = await self._place.domain(self._place.registry.demand(verb, address).name)
         candidate = await domain.find(address)
         if candidate is None:
-            raise NothingThereError(address=address)
+            raise await self._nothing_there(address, domain)
         return _Thing(address, domain, candidate)
+
+    async def _nothing_there(self, address: Address, domain: ManagedDomain[Any]) -> LapseError:
+        """Return what tells that something is not there, and of what is gone what the journal and the trash know."""
+        try:
+            return NothingThereError.of(await self._gone(address, domain, self._place.now, uid=None))
+        except NothingThereError as error:
+            return error
+        except LapseError:  # a journal that cannot be read back
+            return NothingThereError(address=address, gone="")
 
     # --- freeze and resume --------------------------------------------------------------------------------------------
 

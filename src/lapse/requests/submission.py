@@ -509,6 +509,8 @@ class CaptureManifests:
 class NoScheduleError(LapseError):
     """There is no CaptureSchedule {schedule}. See lapse requests schedule list --all-namespaces."""
 
+    status = 404
+
 
 class ScheduleExistsError(AlreadyExistsError):
     """There is a {kind} {name} already.

@@ -254,6 +254,9 @@ async def what_a_person_deletes_is_gone_and_comes_back_with_undo(world: World) -
     assert await world.things.left() == set()
     (entry,) = (await world.of(ANN).trash(TrashRequest())).items
     assert (entry.address, entry.uid, entry.bytes) == ("thing/a", done.uid, 12)
+    told = r"There is no thing/a any more: ended at .* by .*ann.*, until .*Z\. To bring it back: lapse undo thing/a\.$"
+    with pytest.raises(NothingThereError, match=told):
+        await world.of(BEN).delete(DeleteRequest(address="thing/a"))
 
     (back,) = (await world.of(BEN).undo(UndoRequest(address="thing/a"))).items
     assert back.uid != done.uid

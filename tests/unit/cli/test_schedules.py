@@ -69,6 +69,8 @@ def test_a_schedule_from_its_creation_to_its_end(capsys: pytest.CaptureFixture[s
     assert run("show", "nightly") == 0
     assert "daily 7, weekly 4" in capsys.readouterr().out
     assert shown(capsys, "delete", "nightly") == {"address": "csched/default/nightly", "deleted": True}
+    assert run("delete", "nightly") == 1
+    assert "To bring it back: lapse undo csched/default/nightly." in capsys.readouterr().err
     assert run("list") == 0
     assert "There are no schedules in the namespace default." in capsys.readouterr().err
 

@@ -233,6 +233,9 @@ def test_a_deleted_one_is_gone_and_its_name_is_free(person: Person) -> None:
 
     assert person.run("delete", "lab")[0].startswith(INTO_TRASH)
     assert "There is no workspace lab" in person.run("show", "lab", code=1)[1]
+    again = person.run("delete", "lab", code=1)[1]
+    assert "There is no workspace/lab any more: ended at " in again
+    assert again.endswith("To bring it back: lapse undo workspace/lab.\n")
     assert person.create()["id"] != made["id"]
 
 

@@ -582,18 +582,23 @@ def delete(
     never), and what it keeps goes with it. What is held, or has made
     something that is held, is not deleted. On a terminal it asks before.
     """
+    from lapse.cli.context import telling_of_gone
     from lapse.requests.addresses import locate_in
     from lapse.requests.expiry import demand_deletable
 
+    full = address
     if "/" in address:
-        demand_deletable(locate_in(namespace, address))
+        place = locate_in(namespace, address)
+        demand_deletable(place)
+        full = str(place.address)
     confirm(f"Delete {address}", yes=yes)
 
     async def work(context: Context) -> tuple[Located, str]:
         place = await _find(context, address, namespace)
         return place, await delete_anywhere(context, place)
 
-    place, said = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
+    with telling_of_gone(flags, full, cluster=cluster):
+        place, said = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
     print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}".rstrip())
     return ExitCode.DONE
 

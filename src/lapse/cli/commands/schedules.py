@@ -389,6 +389,7 @@ def delete(
     What it has kept stays for a while, which is told, and then goes. On a
     terminal it asks before.
     """
+    from lapse.cli.context import telling_of_gone
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE
 
@@ -405,7 +406,8 @@ def delete(
             return _kept(details)
         return await (_delete_on_cluster(context, place) if context.is_cluster else delete_in_folder(context, place))
 
-    said = anywhere(flags, work, cluster=cluster, rights="get and delete on captureschedules")
+    with telling_of_gone(flags, str(place.address), cluster=cluster):
+        said = anywhere(flags, work, cluster=cluster, rights="get and delete on captureschedules")
     print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}")
     return ExitCode.DONE
 

@@ -447,6 +447,7 @@ def delete(
     it and puts its data into the trash, for trash_ttl. A workspace that is
     held is not deleted.
     """
+    from lapse.cli.context import telling_of_gone
     from lapse.cli.waiting import until_removed
     from lapse.cli.workspaces import ask_workspaces
 
@@ -464,7 +465,8 @@ def delete(
             await until_removed(place, deleted, waiting.timeout)
         return deleted
 
-    gone = ask_workspaces(flags, work)
+    with telling_of_gone(flags, f"workspace/{_name(name)}"):
+        gone = ask_workspaces(flags, work)
     print_result(output, gone, f"Deleted: {gone.address}. {_consequence(gone, waited=waiting.wait)}")
     return ExitCode.DONE
 
