@@ -208,7 +208,10 @@ async def read_pages(
 
 
 def token_for(named: str, flags: Flags) -> str:
-    """Return the token for a server; raises `NoTokenError`, and what its file raises."""
+    """Return the token for a server; raises `NoTokenError`, and what its file raises.
+
+    Where no program of this machine listens, a token would not help: that is a `ServerUnreachableError`.
+    """
     from lapse.client.transport import LapseServer
     from lapse.settings import own_folder
 
@@ -217,6 +220,7 @@ def token_for(named: str, flags: Flags) -> str:
         return own
     kept = CredentialsFile(own_folder()).tokens().get(str(server)) or _owner_token(server, flags)
     if kept is None:
+        _demand_listener(server)
         raise NoTokenError(server=server)
     return kept
 
@@ -264,19 +268,25 @@ def demand_own_program(server: LapseServer) -> None:
 
     Raises `OwnerTokenNotSentError`, and `ServerUnreachableError` where no program listens.
     """
-    from lapse.client.errors import ServerUnreachableError
-
-    users = listeners_on(server.host, server.port)
+    users = _demand_listener(server)
     if users is None:
         problem = "this system does not tell whose program listens there"
         advice = f"Log in with lapse login {server}, or use the link that lapse up prints"
         raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
-    if not users:
-        raise ServerUnreachableError(server=server, problem="no program listens there")
     if not users <= {os.geteuid(), 0}:
         problem = "a program of another user listens there"
         advice = "Start lapse up on another port, and name that one"
         raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
+
+
+def _demand_listener(server: LapseServer) -> set[int] | None:
+    """Return what `listeners_on` does for a server of this machine, None for another; raises where nobody listens."""
+    from lapse.client.errors import ServerUnreachableError
+
+    users = listeners_on(server.host, server.port) if server.is_loopback else None
+    if users is not None and not users:
+        raise ServerUnreachableError(server=server, problem="no program listens there")
+    return users
 
 
 def listeners_on(host: str, port: int) -> set[int] | None:

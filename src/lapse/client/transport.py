@@ -13,6 +13,8 @@ Not done: connections that are kept, because a command asks once; proxies that t
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import ssl
 from contextlib import suppress
@@ -208,6 +210,10 @@ def _problem(error: Exception, seconds: float) -> str:
     match error:
         case NoConnectionError(__cause__=ssl.SSLCertVerificationError() as cause):
             return f"its certificate is not trusted: {cause.verify_message}"
+        case NoConnectionError(__cause__=OSError() as cause) if "Connect call failed" in str(cause):
+            # asyncio's own words, of each address of a host that has several; the number tells what the system said
+            is_refused = cause.errno in {None, errno.ECONNREFUSED}
+            return "no program listens there" if is_refused else os.strerror(cause.errno or 0)
         case NoConnectionError(__cause__=OSError() as cause):
             return cause.strerror or type(cause).__name__
         case TimeoutError():

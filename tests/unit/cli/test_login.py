@@ -255,8 +255,8 @@ def test_the_owners_token_is_found_for_the_lapse_up_of_this_user(
         monkeypatch.setenv("LAPSE_HTTP_PORT", str(port))
         assert token_for(f"http://127.0.0.1:{port}", VerbFlags()) == TOKEN
         assert token_for(f"http://localhost:{port}", VerbFlags()) == TOKEN
-        with pytest.raises(NoTokenError):
-            token_for(f"http://127.0.0.1:{port + 1}", VerbFlags())
+        with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(NoTokenError):
+            token_for(f"http://127.0.0.1:{other.getsockname()[1]}", VerbFlags())
         with pytest.raises(NoTokenError):
             token_for(f"https://lapse.example.org:{port}", VerbFlags())
         path.chmod(0o644)

@@ -189,7 +189,7 @@ def test_a_schedule_of_a_cluster_is_deleted_as_well(capsys: pytest.CaptureFixtur
     assert run("delete", "nightly", "--cluster") == 0
     assert "Deleted: csched/default/nightly. It has kept nothing." in capsys.readouterr().out
     assert run("delete", "nightly", "--cluster") == 1
-    assert "There is no CaptureSchedule default/nightly." in capsys.readouterr().err
+    assert "There is no csched/default/nightly any more: ended at " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cluster")

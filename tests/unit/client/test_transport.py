@@ -213,7 +213,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    with pytest.raises(ServerUnreachableError, match=f"http://127.0.0.1:{port} cannot be reached"):
+    with pytest.raises(ServerUnreachableError, match=f"http://127.0.0.1:{port} cannot be reached: no program listens"):
         await AsyncClient(f"http://127.0.0.1:{port}", TOKEN, clock=InstantClock()).freeze(FREEZE)
 
 

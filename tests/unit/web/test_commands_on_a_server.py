@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -206,3 +207,40 @@ async def test_workspaces_of_others_are_not_there(run: Run) -> None:
     for command in ("show", "start", "stop", "archive", "delete", "open"):
         result = await run("workspaces", command, "lab", scopes=("workspaces:bob",))
         assert said(result) == (1, "", ABSENT), command
+
+
+# --- a server that is not there ---------------------------------------------------------------------------------------
+
+NOUNS = (
+    ["plan"],
+    ["why", "workspace/lab"],
+    ["delete", "workspace/lab", "--yes"],
+    ["status"],
+    ["journal"],
+    ["trash", "list"],
+    ["freeze", "all"],
+    ["keys", "list", "--app", "7"],
+    ["requests", "list"],
+    ["requests", "schedule", "list"],
+    ["requests", "delete", "vcr/default/a", "--yes"],
+    ["history", "list"],
+    ["retention", "list"],
+    ["workspaces", "list"],
+    ["workspaces", "delete", "lab", "--yes"],
+)
+
+
+@pytest.mark.parametrize("line", NOUNS, ids=" ".join)
+@pytest.mark.parametrize("token", ["", "lapse_0a1b2c_hunter2"], ids=["without", "with"])
+def test_where_no_server_listens_every_command_says_so_in_one_line(
+    line: list[str], token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lapse.client.transport.backoff", lambda *_, **__: 0)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        server = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    environment = {"LAPSE_TOKEN": token, "LAPSE_SERVER": "", "XDG_CONFIG_HOME": str(tmp_path)}
+    refused = run_here(*line, "--server", server, environment=environment)
+
+    told = "cannot be reached: no program listens there. See whether it runs, and whether the address is right."
+    assert said(refused) == (1, "", f"lapse: {server} {told}\n")
