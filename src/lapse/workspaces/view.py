@@ -121,7 +121,7 @@ class WorkspaceView(Struct, frozen=True):
     operation_started_at: Moment | None
     operation_tries: int
     operation_note: Annotated[str | None, Meta(description="What is to be known while it is under way")]
-    archived: bool
+    archived: Annotated[bool, Meta(description="Whether its data is in the archive, and not in place")]
     error_reason: str | None
     error_message: Annotated[str | None, Meta(description="null where the token shows no values")]
     restarts: Annotated[int, Meta(description="How often in a row its program ended by itself and was started again")]
@@ -218,7 +218,7 @@ def view_of(workspace: Workspace, now: Ms) -> WorkspaceView:
         operation_started_at=_moment(workspace.op_started_at),
         operation_tries=workspace.op_tries,
         operation_note=workspace.op_note,
-        archived=workspace.archive_key is not None,
+        archived=_is_archived(workspace),
         next=step,
         next_at=_moment(moment),
         held=workspace.held(now),
@@ -312,7 +312,7 @@ def probe_words(view: WorkspaceView) -> str:
 
 def in_words(workspace: Workspace) -> str:
     """Return how it is as people say it; what is wanted and not begun yet counts as under way."""
-    status, archived = workspace.observed_status, workspace.archive_key is not None
+    status, archived = workspace.observed_status, _is_archived(workspace)
     if status is ObservedStatus.ERROR:
         return _AT_REST[status]
     if workspace.operation is not Operation.NONE:
@@ -321,10 +321,16 @@ def in_words(workspace: Workspace) -> str:
         return "starting again"
     wanted = ObservedStatus(workspace.desired_state.value)
     if wanted is status:
-        return "archived" if status is ObservedStatus.PENDING and archived else _AT_REST[status]
+        return "archived" if archived else _AT_REST[status]
     if _ORDER.index(wanted) < _ORDER.index(status):
         return _UNDER_WAY[Operation.STOPPING if status is ObservedStatus.RUNNING else Operation.ARCHIVING]
-    return _UNDER_WAY[Operation.RESTORING if status is ObservedStatus.PENDING and archived else Operation.STARTING]
+    return _UNDER_WAY[Operation.RESTORING if archived else Operation.STARTING]
+
+
+def _is_archived(workspace: Workspace) -> bool:
+    """Whether the data is in the archive: an archive stays where it is when the data was put in place again."""
+    is_in_place = workspace.observed_status in {ObservedStatus.STANDBY, ObservedStatus.RUNNING}
+    return workspace.archive_key is not None and not is_in_place
 
 
 def activity_words(signal: Signal | None) -> str:

@@ -85,6 +85,14 @@ def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
     assert told["saved by"] == "opening it; lapse workspaces start lab"
 
 
+@pytest.mark.parametrize(
+    ("status", "is_archived"), [("RUNNING", False), ("STANDBY", False), ("PENDING", True), ("ERROR", True)]
+)
+def test_what_is_in_place_is_not_archived_though_its_archive_is_there_still(status: str, is_archived: bool) -> None:  # noqa: FBT001 - a column
+    back = replace(IDLE, observed_status=ObservedStatus(status), archive_key="000003-abc")
+    assert view.view_of(back, NOW).archived is is_archived
+
+
 async def test_a_plan_can_tell_that_one_that_goes_to_standby_is_archived_later() -> None:
     domain = ManagedWorkspaces(cast("Any", None), None, clock=VirtualClock(), lease_seconds=30)
     end, day = UnixNs(NOW * 1_000_000), 86_400 * 10**9
