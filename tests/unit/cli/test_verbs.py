@@ -133,6 +133,15 @@ def test_a_kind_that_there_is_not_is_a_usage_error_that_names_those_that_there_a
     assert "There is no kind Job.batch in this store" in holder.say("extend", "Job.batch/x/y", "2h", code=64)[1]
 
 
+def test_a_name_alone_is_a_usage_error_that_names_what_is_called_so(holder: Holder) -> None:
+    holder.create()
+    for line in (("why",), ("hold", "--reason", "z"), ("release",), ("delete", "--yes")):
+        refused = holder.say(line[0], "lab", *line[1:], code=64)[1]
+        assert refused == "lapse: 'lab' is a name, and no address: perhaps workspace/lab is meant.\n"
+    told = holder.say("extend", "nobody", "2h", code=64)[1]
+    assert "'nobody' is a name, and no address: expected KIND/NAMESPACE/NAME as in vcr/default/nightly" in told
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

@@ -27,6 +27,7 @@ from lapse.cli.output import (
     print_table,
     print_views,
 )
+from lapse.core.address import Address, AddressError
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from lapse.engine.plans.plan import Plan
     from lapse.engine.verbs.contract import AppliedPlan, SteeredView, Verbs
+    from lapse.settings import Settings
 
     T = TypeVar("T")
 
@@ -55,6 +57,19 @@ _STYLES: Final = {
     "failed": "red",
     "refused": "red",
 }
+
+
+_MOST_MEANT: Final = 5
+_NOT_THAT: Final = (403, 404, 422)
+"""What is answered of a thing that is not there, is not the caller's to know, or of a kind that the place has not."""
+_EXPECTED: Final = (
+    "expected KIND/NAMESPACE/NAME as in vcr/default/nightly, or KIND/NAME as in workspace/lab; requests list,"
+    " history list and workspaces list show what there is"
+)
+
+
+class BareNameError(AddressError):
+    """{text!r} is a name, and no address: {means}."""
 
 
 class PlanFileError(LapseError):
@@ -236,6 +251,7 @@ def why(
     from lapse.engine.explanation import explanation_rows
     from lapse.engine.verbs.contract import WhyRequest
 
+    _demand_address(address, flags, cluster=cluster)
     told = _ask(flags, lambda verbs: verbs.why(WhyRequest(address=address, at=at, uid=uid)), cluster=cluster)
     if output.for_programs:
         print_document(output, told)
@@ -274,6 +290,7 @@ def hold(
     """
     from lapse.engine.verbs.contract import HoldRequest
 
+    _demand_address(address, flags, cluster=cluster)
     asked = HoldRequest(address=address, reason=reason, until=until, legal=legal, replace=replace)
     held = _ask(flags, lambda verbs: verbs.hold(asked), cluster=cluster)
     end = "" if held.hold is None or held.hold.until is None else f" until {held.hold.until}"
@@ -295,6 +312,7 @@ def release(
     """End a hold. What is over lapses at the next look."""
     from lapse.engine.verbs.contract import ReleaseRequest
 
+    _demand_address(address, flags, cluster=cluster)
     done = _ask(flags, lambda verbs: verbs.release(ReleaseRequest(address=address, legal=legal)), cluster=cluster)
     said = "Released" if done.changed else "Nothing to release: not held"
     print_result(output, done, f"{said}: {done.address}.")
@@ -316,6 +334,7 @@ def extend(
     """
     from lapse.engine.verbs.contract import ExtendRequest
 
+    _demand_address(address, flags, cluster=cluster)
     done = _ask(flags, lambda verbs: verbs.extend(ExtendRequest(address=address, time=time)), cluster=cluster)
     print_result(output, done, f"Extended: {done.address} until {done.extended_until}.")
     return ExitCode.DONE
@@ -338,6 +357,7 @@ def delete(
     from lapse.cli.input import confirm
     from lapse.engine.verbs.contract import DeleteRequest
 
+    _demand_address(address, flags, cluster=cluster)
     confirm(f"Delete {address}", yes=yes)
     done: SteeredView = _ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)
     more = f" {done.says}" if done.says else ""
@@ -438,6 +458,36 @@ def resume(
 
 def _named(domain: str) -> str:
     return "everything" if domain == "all" else domain
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def _demand_address(given: str, flags: VerbFlags, *, cluster: bool) -> None:
+    """Refuse a name alone, with the addresses that it may stand for: a look costs little, and nobody is guessed at."""
+    if "/" in given:
+        return
+    found = _ask(flags, lambda verbs: _named_so(verbs, given, flags.load().settings), cluster=cluster)
+    means = f"perhaps {' or '.join(found[:_MOST_MEANT])} is meant" if found else _EXPECTED
+    raise BareNameError(text=given, means=means)
+
+
+async def _named_so(verbs: Verbs, name: str, settings: Settings) -> list[str]:
+    """Return the addresses of things with a name, in the namespaces that commands look at unless others are named."""
+    from lapse.engine.verbs.contract import WhyRequest
+
+    usual = {"history": settings.history_namespace}
+    found: list[str] = []
+    for kind in (kind for one in REGISTRY.built_in for kind in one.kinds if kind.scope in {None, "NAMESPACE"}):
+        address = str(Address(kind.name, None if kind.scope is None else usual.get(kind.name, "default"), name))
+        try:
+            await verbs.why(WhyRequest(address=address))
+        except LapseError as error:
+            if error.status not in _NOT_THAT:
+                raise
+        else:
+            found.append(address)
+    return found
 
 
 # --- where ------------------------------------------------------------------------------------------------------------
