@@ -506,10 +506,8 @@ class CaptureManifests:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-class NoScheduleError(LapseError):
+class NoScheduleError(NotFoundError):
     """There is no CaptureSchedule {schedule}. See lapse requests schedule list --all-namespaces."""
-
-    status = 404
 
 
 class ScheduleExistsError(AlreadyExistsError):

@@ -283,7 +283,8 @@ def test_a_key_in_json_has_its_address_its_value_and_its_expiry(run: Run, url: s
     assert run_plain("keys", "get", item["address"], "--url", url).stdout == "v\x1b\n"
     assert (item["key"], item["value"]) == ("k\u202e🔑", "v\x1b")
     assert 3500 < left <= item["ttl_seconds"] <= 3600
-    assert datetime.strptime(item["expires_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert datetime.fromisoformat(item["expires_at"]).tzinfo == UTC
+    assert len(item["expires_at"]) == len("2030-01-31T12:00:00Z"), "whole seconds, as everywhere"
 
 
 # --- list ------------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
     ("line", "code", "said"),
     [
         (("hold", "workspace/none", "--reason", "x"), 1, "There is no workspace/none."),
-        (("hold", "lab", "--reason", "x"), 64, "'lab' is not an address"),
+        (("hold", "lab", "--reason", "x"), 64, "'lab' is a name, and no address"),
         (("hold", "key/7/a", "--reason", "x"), 64, "Keys cannot be held: a key is gone at the instant of its expiry."),
         (("release", "vcr/default/nightly"), 1, "There is no vcr/default/nightly."),
         (("hold", "workspace/lab"), 64, "--reason"),
@@ -144,7 +144,7 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
         (("hold", "workspace/lab", "--reason", "x", "--until", "0s"), 64, "The end '0s' is not in the future."),
         (("hold", "workspace/lab", "--reason", "x", "--until", "2020-01-01T00:00:00Z"), 64, "is not in the future"),
         (("why", "workspace/none"), 1, "There is no workspace/none."),
-        (("why", "lab"), 64, "'lab' is not an address"),
+        (("why", "lab"), 64, "'lab' is a name, and no address"),
         (("why", "vcr/default/nightly"), 1, "There is no vcr/default/nightly."),
         (("why", "workspace/lab", "--at", "never"), 64, "--at cannot be never."),
         (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is not a time"),
