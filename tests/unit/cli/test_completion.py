@@ -49,7 +49,7 @@ def completed(script: Path, line: str) -> list[str]:
         ("lapse requests sch", ["schedule"]),
         ("lapse requests schedule sus", ["suspend"]),
         ("lapse workspaces arch", ["archive"]),
-        ("lapse history list --exp", ["--experiment"]),
+        ("lapse history list --exp", ["--experiment", "--experiment-namespace"]),
         ("lapse retention show --ser", ["--server"]),
         ("lapse requests list -o y", ["yaml"]),
         ("lapse completion ", ["bash", "zsh", "fish"]),
