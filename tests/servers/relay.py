@@ -198,8 +198,11 @@ class Relay:
 
     async def _cut(self, *, refuse: bool) -> None:
         if refuse and self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            for one in listener.sockets:
+                self._loop.remove_reader(one.fileno())
+            await asyncio.sleep(0)  # asyncio forgets a connection, open, that was accepted when its server is closed
+            listener.close()
         for writer in list(self._writers):
             _reset(writer)
         tasks = list(self._tasks)
