@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from lapse.engine.trash import TrashEntry
     from lapse.kube.resources import Kind
+    from lapse.objects.trash.contents import TrashedObjects
 
 WEEK = Duration.parse("7d")
 DAY = 86_400
@@ -526,6 +527,53 @@ async def test_what_may_be_coming_back_is_not_emptied_for_an_hour(world: World) 
     assert result.outcome is Outcome.REFUSED
     await undo(world, "mcr/shop/r1")
     assert await _in_trash(world) == ["mcr/shop/r0", "mcr/shop/r2"]
+
+
+def _forbidding(world: World, *calls: str) -> TrashedObjects:
+    """Return the trash of somebody who may not make some calls."""
+
+    def refused(made: Any) -> None:  # noqa: ANN401 - as the wire has it
+        if str(made) in calls:
+            raise ForbiddenError(problem=f"no {made}")
+
+    wire = Wire(world.store, before=refused)
+    return trashed_objects(wire, holds=world.store, dependants=world.store, journal=world.journal, clock=world.clock)
+
+
+async def test_the_only_copy_of_a_status_stays_where_an_undo_has_failed_after_half_of_it(world: World) -> None:
+    await _page_of(world)
+    entry = await trash_of(world).find("mcr/shop/r1")
+    with pytest.raises(ForbiddenError):
+        await _forbidding(world, "patch_status ManifestCaptureRequest").bring_back(entry, by="ann")
+    with pytest.raises(ForbiddenError):  # tried once more, by somebody who may do even less
+        await _forbidding(world, "create ManifestCaptureRequest").bring_back(entry, by="eve")
+    for hours in (0, 2):
+        world.advance(hours * 3600)
+        ((_, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+        assert result.outcome is Outcome.REFUSED
+        assert "only copy" in str(result.problem)
+    await undo(world, "mcr/shop/r1")
+    (back,) = [one for one in await world.all(MANIFEST_CAPTURE_REQUEST) if one.metadata.name == "r1"]
+    assert back.status is not None
+    assert await _in_trash(world) == ["mcr/shop/r0", "mcr/shop/r2"]
+
+
+async def test_what_did_not_come_back_because_it_was_refused_can_be_emptied_at_once(world: World) -> None:
+    await _page_of(world)
+    entry = await trash_of(world).find("mcr/shop/r1")
+    with pytest.raises(ForbiddenError):
+        await _forbidding(world, "create ManifestCaptureRequest").bring_back(entry, by="eve")
+    ((_, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+    assert result.outcome is Outcome.ENDED
+
+
+async def test_an_undo_that_is_refused_does_not_end_the_claim_of_another_one(world: World) -> None:
+    await _page_of(world)
+    entry = await _claimed(world)  # ann is at it
+    with pytest.raises(ForbiddenError):
+        await _forbidding(world, "create ManifestCaptureRequest").bring_back(entry, by="eve")
+    ((_, result),) = await trash_of(world).empty(by="bob", address="mcr/shop/r1")
+    assert result.outcome is Outcome.REFUSED
 
 
 async def test_an_undo_that_was_killed_does_not_keep_its_page_past_its_time(world: World) -> None:

@@ -17,7 +17,8 @@ What changed its mind is believed: an object that was packed and not ended after
 
 Not guaranteed: that an entry is still there a moment later: its time may be over; that the bytes of what was emptied
 are gone at once: after a kill they may lie, read by nobody, until the next thing of the page is emptied or it ends;
-that an undo whose process stood still for an hour between two calls does not bring back what was emptied meanwhile.
+that an undo whose process stood still for an hour between two calls, or whose clock is an hour behind that of whoever
+empties, does not bring back what was emptied meanwhile.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ from lapse.objects.trash.rules import (
     TrashContents,
     TrashState,
     TrashWay,
+    UndoClaim,
     contents_of,
     is_one_of,
     state_of,
@@ -326,26 +328,37 @@ class TrashedObjects:
         if kept.contents.way is TrashWay.KEPT:
             return await self._release(kept, entry)
         document = await self._document(kept, entry)
-        await self._claim(kept, entry)
+        claim = UndoClaim(uuid(), _place(entry), to_timestamp(self._now))
+        await self._claim(kept, entry, claim)
         try:
             made = await self._create(kept, document, entry, by=by)
         except StoreUnavailableError:
-            raise  # it may have come back: nobody empties it before that is known
+            raise  # it may still come back: nobody empties it before that is known
         except LapseError:
-            await self._change(kept, lambda state: _without_claim(state, _place(entry)))
+            with suppress(LapseError):  # then the claim stays as well
+                await self._give_up(kept, document, claim)
             raise
-        await self._change(kept, lambda state: _taken_out(state, _place(entry)))
+        await self._change(kept, lambda state: _taken_out(state, claim.place))
         return made
 
-    async def _claim(self, kept: _Kept, entry: TrashEntry) -> None:
+    async def _give_up(self, kept: _Kept, document: Json, claim: UndoClaim) -> None:
+        """Let something be emptied again that did not come back; half of it may have."""
+        match await self._came_back(document):
+            case _Back.NOT:
+                await self._change(kept, lambda state: _without_claims(state, lambda one: one.id == claim.id))
+            case _Back.WHOLE:
+                await self._change(kept, lambda state: _taken_out(state, claim.place))
+            case _Back.HALF:
+                pass
+
+    async def _claim(self, kept: _Kept, entry: TrashEntry, claim: UndoClaim) -> None:
         """Note that an entry is being brought back, so that nobody empties it meanwhile; it may be emptied already."""
 
         def claimed(state: TrashState) -> TrashState:
-            if _place(entry) in state.out:
+            if claim.place in state.out:
                 raise NotInTrashError(address=entry.address)
-            return change_fields(state, coming=sorted({*state.coming, _place(entry)}), coming_since=now)
-
-        now = to_timestamp(self._now)
+            others = _without_claims(state, lambda one: one.place == claim.place and self._is_over(one))
+            return change_fields(others, claims=[*others.claims, claim])
 
         try:
             await self._trash.change_state(kept.meta.key, kept.meta.uid, claimed)
@@ -541,8 +554,8 @@ class TrashedObjects:
 
     async def _unfinished(self, kept: _Kept, entry: TrashEntry) -> Result | None:
         """Return why an entry is not emptied whose undo was begun; None when there is none, or it came to nothing."""
-        state = state_of(kept.meta)
-        if _place(entry) not in state.coming:
+        claims = [one for one in state_of(kept.meta).claims if one.place == _place(entry)]
+        if not claims:
             return None
         try:
             back = await self._came_back(await self._document(kept, entry))
@@ -553,10 +566,14 @@ class TrashedObjects:
             return Result(Outcome.FAILED, error)
         if back is _Back.HALF:
             return Result(Outcome.REFUSED, HalfBackError(address=entry.address, uid=entry.uid))
-        since = from_timestamp(state.coming_since)
-        if since is None or self._clock.in_doubt() or self._now - since < _UNDO_NS:
+        if not all(map(self._is_over, claims)):
             return Result(Outcome.REFUSED, ComingBackError(address=entry.address, uid=entry.uid))
         return None
+
+    def _is_over(self, claim: UndoClaim) -> bool:
+        """Whether an undo is at work no more."""
+        since = from_timestamp(claim.since)
+        return since is not None and not self._clock.in_doubt() and self._now - since >= _UNDO_NS
 
     async def _came_back(self, document: Json) -> _Back:
         """Look whether a packed object is there again; one that was never ended counts as well."""
@@ -584,13 +601,12 @@ class TrashedObjects:
             documents = await read_checkpoint(self._store, self._kinds.checkpoints, kept.packed)
         except (NotFoundError, ManifestsUnreadableError) as error:
             return Result(Outcome.FAILED, error) if await self._packed_anew(kept) is None else _changed(entry)
-        out = sorted({*state.out, _place(entry)})
-        leaving = {kept.contents.items[place].uid for place in out}
+        after = _taken_out(state, _place(entry))
+        leaving = {kept.contents.items[place].uid for place in after.out}
         chunks = pack([one for one in documents if one["metadata"]["uid"] not in leaving], as_given=True)
         name = trash_name(uuid())
         await self._trash.write_chunks(kept.meta, name, chunks)
-        after = to_text(change_fields(_without_claim(state, _place(entry)), out=out, packed=name))
-        instead: Json = {"metadata": {"annotations": {TRASH_STATE: after}}}
+        instead: Json = {"metadata": {"annotations": {TRASH_STATE: to_text(change_fields(after, packed=name))}}}
         address = next(_address(entry, one["metadata"]) for one in documents if one["metadata"]["uid"] == entry.uid)
         result = await self._execute(kept, address, domain=entry.domain, by=by, instead=instead)
         if result.outcome is Outcome.ENDED:
@@ -682,12 +698,13 @@ def _first_uid(was: Json) -> str:
     return first
 
 
-def _without_claim(state: TrashState, place: int) -> TrashState:
-    return change_fields(state, coming=[one for one in state.coming if one != place])
+def _without_claims(state: TrashState, is_over: Callable[[UndoClaim], bool]) -> TrashState:
+    return change_fields(state, claims=[one for one in state.claims if not is_over(one)])
 
 
 def _taken_out(state: TrashState, place: int) -> TrashState:
-    return change_fields(_without_claim(state, place), out=sorted({*state.out, place}))
+    state = _without_claims(state, lambda one: one.place == place)
+    return change_fields(state, out=sorted({*state.out, place}))
 
 
 def _named(places: Sequence[ObjectPlace]) -> str:

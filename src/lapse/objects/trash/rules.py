@@ -86,6 +86,16 @@ class TrashContents(msgspec.Struct, frozen=True):
     items: list[TrashItem]
 
 
+class UndoClaim(msgspec.Struct, frozen=True):
+    """That somebody has begun to bring something back."""
+
+    id: str
+    """Of this undo: others may be at the same thing."""
+    place: int
+    since: str
+    """When, as a timestamp."""
+
+
 class TrashState(msgspec.Struct, frozen=True):
     """What came of packed things."""
 
@@ -93,10 +103,8 @@ class TrashState(msgspec.Struct, frozen=True):
     """When, as a timestamp; empty while it is not known what was ended."""
     out: list[int] = msgspec.field(default_factory=list)
     """The places of those that are not in the trash: not ended after all, brought back, or emptied."""
-    coming: list[int] = msgspec.field(default_factory=list)
-    """The places of those that somebody has begun to bring back: they are not emptied meanwhile."""
-    coming_since: str = ""
-    """When the last of these was begun, as a timestamp."""
+    claims: list[UndoClaim] = msgspec.field(default_factory=list)
+    """What somebody has begun to bring back: it is not emptied meanwhile."""
     packed: str = ""
     """The name of the checkpoint that has them; empty for the first one, which has the name of the keeper."""
 
