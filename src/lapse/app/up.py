@@ -578,6 +578,7 @@ async def _place(
         version=__version__,
         approvals=Approvals(record.safety),
         by_plan=ByPlan(settings.act_by_plan),
+        dry=settings.dry_run_domains,
         policies=record.approvals(store, clock=clock),
         frozen_in=show_value(settings.database_url),
         process=facts,

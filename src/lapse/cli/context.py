@@ -322,6 +322,7 @@ class Context:
             version=__version__,
             approvals=Approvals(await self.notes(), *self._approval_sources()),
             by_plan=ByPlan(settings.act_by_plan),
+            dry=settings.dry_run_domains,
             policies=await self.approvals(),
             frozen_in=self.where_frozen,
             persons=self._persons,

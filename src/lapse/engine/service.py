@@ -609,8 +609,8 @@ class LocalService:
         room = place.budgets.room(state.spent, name, now)
         has_budget = place.registry.get(name).supports(DomainVerb.FREEZE)
         budget = BudgetView(limit=str(limit), left=room.most) if has_budget else None
-        frozen = freeze_view(state.freeze_of(name))
-        act = "plan" if name in place.by_plan.domains else "auto"
+        frozen = freeze_view(state.freeze_of(name)) if has_budget else None
+        act = "dry" if name in place.dry else "plan" if name in place.by_plan.domains else "auto"
         try:
             ahead = await self._planner.ahead(name)
         except LapseError as error:

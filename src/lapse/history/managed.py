@@ -75,6 +75,10 @@ class JudgedObject(NamedTuple):
         every = [(one, one.judge(now)) for one in self.standings]
         return next((pair for pair in every if pair[1] == won), (self.standings[0], won))
 
+    def is_due(self, now: UnixNs) -> bool:
+        """Whether it goes."""
+        return bool(self.standings) and isinstance(decide(self.standings, now).verdict, Due)
+
 
 class ManagedRecords(ManagedObjects[JudgedObject]):
     """One of the two domains: records, or whatever else policies select."""
@@ -140,17 +144,22 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
             return None
 
     async def upcoming(self, until: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[JudgedObject]], None]:
-        """See `ManagedDomain`: also what is too many now, which a pass at that moment may only find too old."""
+        """See `ManagedDomain`: what is too many now, and what is too old by then.
+
+        What will be too many by then, because a hold on a newer one ends before, is not foreseen.
+        """
         for group in await self._retention.in_force():
             if domain_of(group.policies[0]) != self.name or not group.acting:
                 continue
             seen: set[str] = set()
-            if any(one.limits.max_count is not None and one.limits.max_age is not None for one in group.policies):
+            if any(one.limits.max_count is not None for one in group.policies):
                 async for page in self._due(group, self.now, size=size):
                     seen |= {one.uid for one in page}
                     yield page
-            async for page in self._due(group, until, size=size):
-                yield [one for one in page if one.uid not in seen]
+            if any(one.limits.max_age is not None for one in group.policies):
+                async for page in self._due(group, until, size=size):
+                    later = [_by_age(one) for one in page if one.uid not in seen]
+                    yield [one for one in later if one.state.is_due(until)]
 
     async def _due(
         self, group: PoliciesOfKind, moment: UnixNs, *, size: int
@@ -273,6 +282,12 @@ def _as_judged(found: Candidate[DueObject], policies: PolicySet) -> Candidate[Ju
         extended=found.extended,
         dry_run=found.dry_run,
     )
+
+
+def _by_age(found: Candidate[JudgedObject]) -> Candidate[JudgedObject]:
+    """Return something as it stands without the others of its groups: which are newer at another time is not so now."""
+    standings = tuple([replace(one, over_since=None) for one in found.state.standings])
+    return replace(found, state=found.state._replace(standings=standings))
 
 
 def _candidate(kind: Kind[Any], document: Document, state: JudgedObject) -> Candidate[JudgedObject]:

@@ -69,7 +69,7 @@ class PolicyJudgement(NamedTuple):
     policy: Policy
     judgement: Judgement
     newer: int
-    """How many of its group are newer."""
+    """How many of its group are newer and count: what is held does not."""
 
 
 class Opinion(Struct, frozen=True):
@@ -305,7 +305,7 @@ def _judgements(policy: Policy, entries: Sequence[RetainedObject], now: UnixNs) 
     for judgement in judge(ordered, policy.limits, now):
         group = judgement.entry.group
         yield PolicyJudgement(policy, judgement, newer.get(group, 0))
-        newer[group] = newer.get(group, 0) + 1
+        newer[group] = newer.get(group, 0) + (not judgement.entry.is_held(now))
 
 
 def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> int | None:

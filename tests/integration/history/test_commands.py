@@ -83,3 +83,39 @@ def test_a_policy_is_linted_run_and_its_rights_are_printed(tmp_path: Path) -> No
     assert (linted.returncode, linted.stdout) == (0, "")
     printed = lapse("retention", "rbac", "week.json", state_dir=tmp_path)
     assert [one["kind"] for one in yaml.safe_load_all(printed.stdout)] == ["Role", "RoleBinding"]
+
+
+def test_what_is_due_is_told_alike_where_a_hold_with_an_end_takes_no_place(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    oldest, _, newest = (record(state, ago=f"{hours}h") for hours in (3, 2, 1))
+    (tmp_path / "lapse.toml").write_text("history_retention_limit = 2\n")
+    limit = f"--config={tmp_path / 'lapse.toml'}"
+    held = f"history/chaos-system/{newest}"
+
+    assert [one["due"] for one in told(tmp_path, "plan", limit)["items"]] == [True]
+    told(tmp_path, "hold", held, "--reason", "audit", "--until", "2d")
+    for within in ("1d", "8d"):
+        assert told(tmp_path, "plan", limit, "--within", within)["items"] == []
+    (status,) = [one for one in told(tmp_path, "status", limit)["domains"] if one["name"] == "history"]
+    assert (status["due"], status["held"]) == (0, 0)
+    (said,) = told(tmp_path, "history", "show", oldest, limit)["retention"]
+    assert "now 1 are" in said["says"]
+
+
+def test_a_plan_says_of_what_is_frozen_or_in_a_dry_run_that_it_waits(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    record(state, ago="40d")
+    told(tmp_path, "freeze", "all", "--reason", "audit")
+    (item,) = told(tmp_path, "plan")["items"]
+    domains = {one["name"]: one for one in told(tmp_path, "status")["domains"]}
+    assert item["waits_for"] == "history, which is frozen: lapse resume all"
+    assert domains["history"]["frozen"]["reason"] == "audit"
+    assert domains["keys"]["frozen"] is None
+
+    told(tmp_path, "resume", "all")
+    (tmp_path / "lapse.toml").write_text('dry_run_domains = ["history"]\n')
+    dry = f"--config={tmp_path / 'lapse.toml'}"
+    (item,) = told(tmp_path, "plan", dry)["items"]
+    assert item["waits_for"] == "the end of a dry run: dry_run_domains names history"
+    (status,) = [one for one in told(tmp_path, "status", dry)["domains"] if one["name"] == "history"]
+    assert status["act"] == "dry"

@@ -31,6 +31,7 @@ from lapse.engine.plans.plan import (
     sealed,
 )
 from lapse.engine.registry import no_such_domain
+from lapse.engine.safety.freeze import GateState
 from lapse.engine.safety.holds import HoldDoubt
 from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, ApplyRequest, PlanRequest
 from lapse.engine.verbs.place import Ahead, Look
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from lapse.core.decision import Decision
     from lapse.engine.domain import Action, Candidate, ManagedDomain, Result
+    from lapse.engine.safety.blast_radius import WaitingPolicy
     from lapse.engine.safety.holds import Hold
     from lapse.engine.verbs.place import Caller, Place
 
@@ -131,11 +133,17 @@ class Planner:
     async def _with_waits(self, items: Sequence[PlanItem], problems: dict[str, str]) -> list[PlanItem]:
         """Say of what is due what it waits for; where that cannot be read, that is a problem."""
         ready = [one for one in items if one.due and one.hold is None]
+        waiting: list[WaitingPolicy] = []
+        state = GateState()
         try:
             waiting = await self._place.waiting_policies() if ready else []
         except LapseError as error:
-            waiting, problems["policies"] = [], str(error)
-        found = {one.uid: self._place.waits_for(one.domain, one.policy_name, waiting) for one in ready}
+            problems["policies"] = str(error)
+        try:
+            state = await self._place.freezes.load(self._place.now) if ready else state
+        except LapseError as error:
+            problems["freezes"] = str(error)
+        found = {one.uid: self._place.waits_for(one.domain, one.policy_name, waiting, state) for one in ready}
         return [replace(one, waits_for=found.get(one.uid)) for one in items]
 
     async def _demand_policy(self, policy: str, domains: Sequence[str]) -> None:
@@ -463,4 +471,5 @@ def _applied(item: PlanItem, outcome: str, because: str | None = None) -> Applie
 
 def _came_of(item: PlanItem, result: Result) -> AppliedItem:
     outcome = DRIFTED if result.outcome is Outcome.CHANGED else result.outcome.value
-    return _applied(item, outcome, None if result.problem is None else str(result.problem))
+    dry = "a dry run: its policy, or dry_run_domains, says so" if result.outcome is Outcome.WOULD_END else None
+    return _applied(item, outcome, dry if result.problem is None else str(result.problem))

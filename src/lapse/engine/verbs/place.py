@@ -12,11 +12,11 @@ from lapse.engine.executor import Executor
 from lapse.engine.plans.approvals import ByPlan
 from lapse.engine.registry import no_such_domain
 from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.freeze import ALL
+from lapse.engine.safety.freeze import ALL, GateState
 from lapse.files.ownership import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from lapse.core.believed_clock import BelievedClock
@@ -39,6 +39,7 @@ _ADVICE: Final = (
 )
 _NO_BUDGETS: Final = Budgets()
 _NOTHING_BY_PLAN: Final = ByPlan(())
+_NOTHING_FROZEN: Final = GateState()
 _EXTEND_MAX: Final = Duration.parse("30d")
 _PLAN_TTL: Final = Duration.parse("24h")
 
@@ -136,6 +137,8 @@ class Place:
     approvals: Approvals | None = None
     """Which plans are approved; None where there is no place to keep that."""
     by_plan: ByPlan = _NOTHING_BY_PLAN
+    dry: Collection[str] = ()
+    """Domains of which nothing is ended: it is only told what would be."""
     policies: PolicyApprovals | None = None
     """Policies that wait to be looked at."""
     frozen_in: str = ""
@@ -189,12 +192,18 @@ class Place:
         """Return the policies that end nothing until a person approves them; raises what the stores raise."""
         return [] if self.policies is None else await self.policies.waiting()
 
-    def waits_for(self, domain: str, policy: str, waiting: Sequence[WaitingPolicy]) -> str | None:
+    def waits_for(
+        self, domain: str, policy: str, waiting: Sequence[WaitingPolicy], state: GateState = _NOTHING_FROZEN
+    ) -> str | None:
         """Say what must happen before something is ended that is due by a policy; None where nothing must."""
+        if domain in self.dry:
+            return f"the end of a dry run: dry_run_domains names {domain}"
         if self.by_plan.covers(domain, policy):
             return "an approved plan: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
         if any((one.domain, one.name) == (domain, policy) for one in waiting):
             return f"the policy {policy}, which is new or changed, to be approved: lapse resume --policy {policy}"
+        if state.freeze_of(domain) is not None:
+            return f"{domain}, which is frozen: lapse resume {ALL if ALL in state.frozen else domain}"
         return None
 
     def executor(self, domain: ManagedDomain[Any], caller: Caller) -> Executor:
