@@ -173,6 +173,8 @@ def in_plain_words(client: KubeClient, *, rights: str) -> Iterator[None]:
     except ForbiddenError as error:
         raise NotAllowedError(origin=origin, place=place, problem=_problem(error), rights=rights) from error
     except (StoreUnavailableError, UnknownKindError, NotFoundError) as error:
+        if isinstance(error, NotFoundError) and type(error) is not NotFoundError:
+            raise  # it says more than a store does, and what to do
         raise ClusterUnreachableError(place=place, problem=_problem(error), origin=origin) from error
 
 
