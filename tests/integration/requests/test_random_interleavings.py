@@ -689,5 +689,6 @@ def key_of(life: Life) -> ObjectKey:
     return ObjectKey(life.place[1] or None, life.name)
 
 
+pytestmark = pytest.mark.timeout(300)  # half a minute by itself; all examples beside others take a few
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
