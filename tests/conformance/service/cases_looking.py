@@ -8,7 +8,7 @@ import pytest
 
 from lapse.core.address import Address
 from lapse.core.timestamps import MomentError
-from lapse.engine.journal.port import RowPositionError
+from lapse.engine.journal.port import BEGINNING, RowPositionError
 from lapse.engine.service import NeverError, NoSuchOutcomeError, NothingThereError
 from lapse.engine.verbs.contract import (
     DeleteRequest,
@@ -145,6 +145,20 @@ async def who_follows_the_journal_gets_each_row_once_in_order(world: World) -> N
     rest = await verbs.journal(JournalRequest(after=first.next, limit=2))
     assert _names(first.items) + _names(rest.items) == list("cde")
     assert (await verbs.journal(JournalRequest(after=rest.next))).items == []
+
+
+@case
+async def who_follows_the_journal_since_a_time_gets_the_rows_since_then_first(world: World) -> None:
+    await _fill(world, "ab")
+    world.elapse(HOUR)
+    await _fill(world, "cde")
+    verbs = world.of(BEN)
+
+    first = await verbs.journal(JournalRequest(after=str(BEGINNING), since="10m", limit=2))
+    rest = await verbs.journal(JournalRequest(after=first.next, since="10m", limit=2))
+    assert _names(first.items) + _names(rest.items) == list("cde")
+    end = await verbs.journal(JournalRequest(after=rest.next, since="10m"))
+    assert (end.items, (await verbs.journal(JournalRequest(after=end.next))).items) == ([], [])
 
 
 @case

@@ -15,7 +15,7 @@ from lapse.cli import main
 from lapse.cli.context import who
 from lapse.core.believed_clock import Mark
 from lapse.core.clock import SystemClock
-from lapse.engine.journal.port import AUDIT, Entry, Outcome
+from lapse.engine.journal.port import AUDIT, AuditReason, Entry, Outcome, audit_row
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety.freeze import CLOCK
 from lapse.workspaces.model import ObservedStatus, WorkspaceId
@@ -334,3 +334,38 @@ def test_the_journal_has_all_rows_with_a_limit_of_zero_and_refuses_one_below(hol
     assert len(rows) >= 4
     assert len(holder.say("journal", "--limit", "1", "-o", "json")[0].splitlines()) == 1
     assert "Expected 0 for all" in refused
+
+
+def test_who_follows_the_journal_since_a_time_gets_what_was_written_since_then_and_what_comes_once_each(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "one")
+    slept = []
+
+    async def sleep(_clock: SystemClock, seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 2:
+            raise KeyboardInterrupt
+        state = open_store(holder.folder / "state", clock=SystemClock())
+        row = audit_row(AuditReason.HOLD_PLACED, address=f"workspace/{len(slept)}", actor="ann", time_ns=len(slept))
+        await SQLiteJournal(state.database).append(row)
+        await state.close()
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    rows = [
+        json.loads(line)
+        for line in holder.say("journal", "-f", "--since", "1h", "-o", "json", code=130)[0].split("\n")
+        if line
+    ]
+
+    assert [(row["address"], row["reason"]) for row in rows] == [
+        ("workspace/lab", "workspace_created"),
+        ("workspace/lab", "hold_placed"),
+        ("workspace/1", "hold_placed"),
+        ("workspace/2", "hold_placed"),
+    ]
+
+
+def test_who_follows_the_journal_since_no_time_is_told_so(holder: Holder) -> None:
+    assert "1x" in holder.say("journal", "--follow", "--since", "1x", code=64)[1]

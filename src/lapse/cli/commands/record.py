@@ -56,8 +56,8 @@ def journal(  # noqa: PLR0913 - one for each flag
 ) -> int:
     """Tell who let what lapse, when, and by which rule.
 
-    The newest rows first; with --follow, new rows as they are written. With
-    -o json each row is one line.
+    The newest rows first; with --follow, new rows as they are written, after
+    those since --since, oldest first. With -o json each row is one line.
     """
     from lapse.cli.context import ask
     from lapse.engine.verbs.contract import JournalRequest
@@ -94,17 +94,21 @@ async def _rows(verbs: Verbs, asked: JournalRequest, limit: int) -> list[Any]:
 
 
 async def _follow(verbs: Verbs, asked: JournalRequest, output: Output) -> int:
+    """Print rows as they were written, from ``since`` or from now on, without an end."""
     from msgspec.structs import replace
 
     from lapse.core.clock import SystemClock
+    from lapse.engine.journal.port import BEGINNING
+    from lapse.engine.journal.view import END
 
     clock = SystemClock()
-    asked = replace(asked, after="end", since=None, until=None)
+    asked = replace(asked, after=END if asked.since is None else str(BEGINNING), until=None)
     while True:
         page = await verbs.journal(asked)
         _print_rows(page.items, output, is_more=True)
         asked = replace(asked, after=page.next)
-        if not page.items:
+        if not page.items:  # what comes from here on is new, whatever time it has
+            asked = replace(asked, since=None)
             await clock.sleep(_FOLLOW_SECONDS)
 
 
