@@ -1,7 +1,8 @@
 """A pass of retention policies by a person's own command: what the hourly pass does, now, and with a list of it.
 
 It ends what it ends in the person's name, with the same gate as the process that runs. Exit codes: 0 when everything
-that was due went, or would go; 1 when nothing of it could; 3 when a part of it could.
+that was due went, or in a dry run would go; 3 when a part of it did, or nothing as its policy waits or an approved plan
+is needed; 1 when nothing could for any other reason.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def _settle_logs(context: Context, *, is_dry: bool) -> None:
 def finish(done: Done, output: Output, *, pending: bool) -> int:
     """Print what came of a pass, and return the exit code; ``pending`` asks for 2 when something would still go."""
     from lapse.engine.journal.port import Outcome
+    from lapse.history.retention.runs import RunReason
 
     report = done.report
     if output.for_programs:
@@ -137,9 +139,11 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     if done.waits_for_yes:
         return ExitCode.PENDING if pending else ExitCode.FAILED
     outcomes = {one.outcome for one in report.items}
-    if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.ready for run in report.policies):
+    is_stopped = any(run.reason == RunReason.BY_PLAN for run in report.policies)
+    is_well = not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.ready for run in report.policies)
+    if is_well and not is_stopped:
         return ExitCode.PENDING if pending and Outcome.WOULD_END in outcomes else ExitCode.DONE
-    return ExitCode.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
+    return ExitCode.PARTLY if is_stopped or outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
 
 
 def _why_dry(run: PolicyResult, *, is_asked: bool) -> str:
@@ -147,8 +151,12 @@ def _why_dry(run: PolicyResult, *, is_asked: bool) -> str:
 
     if is_asked:
         return "a dry run"
-    is_waiting = run.reason == RunReason.WAITING
-    return "a dry run, as it waits for approval" if is_waiting else "a dry run, as its dryRun is not false"
+    match run.reason:
+        case RunReason.WAITING:
+            return "a dry run, as it waits for approval"
+        case RunReason.BY_PLAN:
+            return "a dry run, as ending needs an approved plan"
+    return "a dry run, as its dryRun is not false"
 
 
 def _print(done: Done, report: PassView) -> None:

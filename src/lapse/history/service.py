@@ -42,6 +42,7 @@ from lapse.history.retention.runs import (
     RunReason,
     StatusWriter,
     of_broken,
+    of_by_plan,
     of_error,
     of_report,
     of_waiting,
@@ -317,8 +318,14 @@ class Retention:
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
             return {name: of_error(name, error, domain=domain_of(used[0]), advice=self._advice) for name in acting}
         runs |= {name: of_waiting(runs[name]) for name in waiting if runs[name].is_ready}
+        runs |= {read.name: of_by_plan(runs[read.name]) for read in used if self._is_by_plan(read, runs.get(read.name))}
         self._tell_first_passes([runs[read.name] for read in used if read.name in runs and not read.dry_run])
         return runs
+
+    def _is_by_plan(self, policy: Policy, run: PolicyRun | None) -> bool:
+        """Whether a run was dry because only an approved plan ends what the policy decides on."""
+        is_told = run is not None and run.is_ready and run.dry_run and not policy.dry_run
+        return is_told and self._gate.policies.needs_plan(domain_of(policy), policy.name)
 
     async def _waiting(
         self, policies: Sequence[StoredPolicy], acting: Collection[str], *, once: bool = False

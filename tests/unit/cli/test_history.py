@@ -555,9 +555,16 @@ def test_what_is_ended_by_approved_plans_only_is_not_ended_by_a_prune(
     monkeypatch.setenv("LAPSE_ACT_BY_PLAN", "history")
     for day in (1, 2, 3):
         record(person.state, ago=f"{day}d")
-    found = person.json("prune", "--yes", "--history-retention-limit", "1")
+    found = person.json("prune", "--yes", "--history-retention-limit", "1", code=3)
+    said = person.run("prune", "--yes", "--history-retention-limit", "1", code=3)[1]
     assert [one["outcome"] for one in found["items"]] == ["would_end", "would_end"]
+    assert [(one["ready"], one["reason"]) for one in found["policies"]] == [(True, "NeedsApprovedPlan")]
+    assert said == (
+        "history (a dry run, as ending needs an approved plan): would delete 2 of 3; to end it: lapse plan --out FILE,"
+        " lapse approve FILE by another person, lapse apply FILE.\n"
+    )
     assert len(person.names()) == 3
+    assert "(a dry run): would delete" in person.run("prune", "--dry-run", "--history-retention-limit", "1")[1]
 
 
 def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:

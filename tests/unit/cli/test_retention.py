@@ -89,6 +89,16 @@ def test_a_policy_deletes_nothing_until_its_dry_run_is_false_and_that_is_said(pe
     assert left(person.state) == {name}
 
 
+def test_a_policy_that_acts_by_plan_is_told_so_by_a_run(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_ACT_BY_PLAN", "policy/records")
+    name = record(person.state, ago="10d")
+    real = policy("records", maxAge="9d", dryRun=False)
+    assert "as ending needs an approved plan): would delete 1 of 1" in person.run("run", person.write(real), code=3)[1]
+    assert "as its dryRun is not false" in person.run("run", person.write(policy("records", maxAge="9d")))[1]
+    assert person.json("run", person.write(policy("others", maxAge="20d", dryRun=False)))["items"] == []
+    assert left(person.state) == {name}
+
+
 def test_stored_policies_protect_and_delete_nothing_themselves(person: Person) -> None:
     kept, gone = record(person.state, ago="10d"), record(person.state, ago="11d")
     other = record(person.state, "shop/other", ago="20d", status="failure")

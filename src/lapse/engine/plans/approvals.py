@@ -117,6 +117,10 @@ class PlanOnlyPolicies:
         is_ours = found is PolicyStanding.ACTS and action.actor is None  # what a person asks for is no loop's
         return PolicyStanding.DRY if is_ours and self._by_plan.covers(action.domain, action.policy_name) else found
 
+    def needs_plan(self, domain: str, name: str) -> bool:
+        """See `PolicyChecks`."""
+        return self._by_plan.covers(domain, name)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - every other method is the inner one's
         """Return a method of the inner ones."""
         return getattr(self._policies, name)

@@ -168,6 +168,10 @@ class PolicyChecks(Protocol):
         """Return what tells that the policy of an action waits."""
         ...
 
+    def needs_plan(self, domain: str, name: str) -> bool:
+        """Whether what a policy of ``domain`` decides on is ended by an approved plan only."""
+        ...
+
     async def look(self, domain: DomainRules[Any], *, settings: str = "") -> None:
         """Look at the policies of a domain, before anything of it is ended. Costs nothing while they are as they were.
 
@@ -213,6 +217,10 @@ class NoPolicies:
     def refusal(self, action: Action) -> LapseError:
         """See `PolicyChecks`: nothing is refused."""
         raise NotImplementedError
+
+    def needs_plan(self, domain: str, name: str) -> bool:
+        """See `PolicyChecks`."""
+        return False
 
     async def look(self, domain: DomainRules[Any], *, settings: str = "") -> None:
         """See `PolicyChecks`."""
@@ -310,6 +318,10 @@ class PolicyGuard:
             due="much" if waiting is None else waiting.due,
             advice=f"To approve it, run {self._run} --policy {action.policy_name}",
         )
+
+    def needs_plan(self, domain: str, name: str) -> bool:
+        """See `PolicyChecks`; where plans are needed, `lapse.engine.plans.approvals` says so."""
+        return False
 
     def pause(self, domain: str) -> float | None:
         """See `PolicyChecks`."""

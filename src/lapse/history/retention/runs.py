@@ -69,10 +69,13 @@ class RunReason(StrEnum):
     FROZEN = "Frozen"
     WAITING = "WaitingForApproval"
     """It is new or changed, and would end much at once."""
+    BY_PLAN = "NeedsApprovedPlan"
+    """Nothing is wrong, but only an approved plan ends what is due."""
     INCOMPLETE = "Incomplete"
     FAILED = "Failed"
 
 
+_READY: Final = frozenset({RunReason.COMPLETED, RunReason.BY_PLAN})
 _STOPPED: Final = frozenset({RunReason.FROZEN, RunReason.WAITING})
 
 
@@ -99,7 +102,7 @@ class PolicyRun:
     @property
     def is_ready(self) -> bool:
         """Whether nothing was wrong."""
-        return self.reason is RunReason.COMPLETED
+        return self.reason in _READY
 
 
 class OutcomeCounts:
@@ -188,6 +191,12 @@ def of_waiting(run: PolicyRun) -> PolicyRun:
     message = f"{run.message}; that is much at once for a policy that is new or changed, so nothing of it goes until"
     message += f" lapse resume --policy {run.name} is run"
     return replace(run, reason=RunReason.WAITING, message=message[:_LONGEST_MESSAGE])
+
+
+def of_by_plan(run: PolicyRun) -> PolicyRun:
+    """Return the run of a policy that was dry because only an approved plan ends what is due."""
+    message = f"{run.message}; to end it: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
+    return replace(run, reason=RunReason.BY_PLAN, message=message[:_LONGEST_MESSAGE])
 
 
 def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
