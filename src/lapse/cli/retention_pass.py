@@ -1,8 +1,8 @@
 """A pass of retention policies by a person's own command: what the hourly pass does, now, and with a list of it.
 
 It ends what it ends in the person's name, with the same gate as the process that runs. Exit codes: 0 when everything
-that was due went, or in a dry run would go; 3 when a part of it did, or nothing as its policy waits or an approved plan
-is needed; 1 when nothing could for any other reason.
+that was due went, or in a dry run would go; 3 when a part of it did, or nothing as the domain is frozen, its budget is
+spent, its policy waits or an approved plan is needed; 1 when nothing could for any other reason.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     if done.waits_for_yes:
         return ExitCode.PENDING if pending else ExitCode.FAILED
     outcomes = {one.outcome for one in report.items}
-    is_stopped = any(run.reason == RunReason.BY_PLAN for run in report.policies)
+    stopped = {RunReason.BY_PLAN, RunReason.WAITING} | (set() if done.doubt else {RunReason.FROZEN})
+    is_stopped = any(run.reason in stopped for run in report.policies)
     is_well = not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.ready for run in report.policies)
     if is_well and not is_stopped:
         return ExitCode.PENDING if pending and Outcome.WOULD_END in outcomes else ExitCode.DONE

@@ -30,6 +30,7 @@ from lapse.core.log import current_work, get_logger
 from lapse.core.timestamps import is_moment
 from lapse.db.errors import DatabaseValueError
 from lapse.engine.domain import Result
+from lapse.engine.explanation import words
 from lapse.engine.journal.port import DeletionReason, Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
 from lapse.engine.safety.blast_radius import PolicyStanding
@@ -71,10 +72,7 @@ class NotDueYetError(LapseError):
 
 
 class RefusedError(LapseError):
-    """{address} is kept: {reason}. The log and the metric lapse_frozen tell what stands still.
-
-    Once the reason is gone, lapse resume lets it go on.
-    """
+    """{address} is kept: {because}."""
 
 
 class _WrongResultsError(TypeError):
@@ -159,7 +157,7 @@ class Executor:
             return (Result(Outcome.REFUSED, self.gate.policies.refusal(action)),)
         reason = UnknownReason.UNREADABLE_SIGNAL
         row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=reason)
-        return Result(Outcome.REFUSED, RefusedError(address=action.address, reason=reason)), row
+        return Result(Outcome.REFUSED, RefusedError(address=action.address, because=_because(reason))), row
 
     def _kept(self, action: Action, hold: Hold, now: UnixNs) -> tuple[Result, Entry]:
         row = self._row(action, Outcome.HELD, now, verdict="keep", reason=KeepReason.HELD)
@@ -177,8 +175,9 @@ class Executor:
             if grant.refusal is not None:
                 rows = [self._row(one, Outcome.REFUSED, now, verdict="unknown", reason=grant.refusal) for one in left]
                 await self._note(rows)
+                because = grant.told or _because(grant.refusal)
                 return results + [
-                    Result(Outcome.REFUSED, RefusedError(address=one.address, reason=grant.refusal)) for one in left
+                    Result(Outcome.REFUSED, RefusedError(address=one.address, because=because)) for one in left
                 ]
             if grant.is_dry:
                 await self._note([self._row(one, Outcome.WOULD_END, now) for one in left])
@@ -395,6 +394,10 @@ def _halves(part: range) -> list[range]:
     """Divide what failed as one; the first half is to be tried first, so it stands last."""
     middle = len(part) // 2
     return [part[middle:], part[:middle]]
+
+
+def _because(reason: Reason) -> str:
+    return f"{words(reason.value)}; lapse status tells what stands still"
 
 
 def _own_hold(action: Action, now: UnixNs) -> Hold | HoldDoubt | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -414,11 +415,23 @@ def test_nothing_goes_while_history_is_frozen(person: Person) -> None:
     record(person.state, ago="40d")
     assert main(["freeze", "history"]) == 0
     person.capsys.readouterr()
-    out, err = person.run("prune", "--yes", code=1)
+    out, err = person.run("prune", "--yes", code=3)
 
     assert "refused" in out
     assert "1 must wait until lapse resume history is run" in err
     assert len(left(person.state)) == 1
+
+
+def test_a_plan_of_what_is_frozen_says_since_when_and_why_and_what_lets_it_go_on(person: Person) -> None:
+    record(person.state, ago="40d")
+    assert main(["plan", "--out", "plan.json"]) == 0
+    for name in ("history", "all"):
+        assert main(["freeze", name, "--reason", "a look"]) == 0
+        person.capsys.readouterr()
+        assert main(["apply", "plan.json", "-o", "json"]) == 3
+        (item,) = json.loads(person.capsys.readouterr().out)["items"]
+        told = rf"\S+ is kept: history is frozen since 20\S+Z \(a look\); to let it go on: lapse resume {name}\."
+        assert re.fullmatch(told, item["because"]), item
 
 
 def test_past_its_budget_a_prune_is_partly_done_and_history_is_frozen(
@@ -431,7 +444,7 @@ def test_past_its_budget_a_prune_is_partly_done_and_history_is_frozen(
 
     assert sorted(one["outcome"] for one in found["items"]) == ["ended", "ended", "refused"]
     assert len(left(person.state)) == 1
-    person.run("prune", "--yes", code=1)
+    person.run("prune", "--yes", code=3)
 
 
 def test_another_policy_protects_what_it_keeps(person: Person) -> None:

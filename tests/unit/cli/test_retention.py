@@ -135,7 +135,7 @@ def test_what_is_frozen_stays(person: Person) -> None:
     record(person.state, ago="10d")
     assert main(["freeze", "all"]) == 0
     person.capsys.readouterr()
-    person.run("run", person.write(policy("records", maxAge="9d", dryRun=False)), code=1)
+    person.run("run", person.write(policy("records", maxAge="9d", dryRun=False)), code=3)
 
     assert len(left(person.state)) == 1
 

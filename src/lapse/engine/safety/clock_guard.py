@@ -226,9 +226,11 @@ class GuardedGate:
             return await self._gate.allow(domain, count)
         if doubt.dry_ns:
             against = await self._gate.objection(domain)
-            return Grant(0, against, domain, is_dry=against is None)
+            return Grant(0, against, domain, is_dry=against is None, told=self._gate.told(domain, against))
         against = await self._against(domain, doubt)
-        return await self.allow(domain, count) if against is None else Grant(0, against)
+        if against is None:
+            return await self.allow(domain, count)
+        return Grant(0, against, told=self._gate.told(domain, against))
 
     def done(self, grant: Grant, *, ended: int) -> None:
         """See `Gate`."""

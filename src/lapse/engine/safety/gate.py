@@ -46,6 +46,7 @@ from lapse.engine.safety.freeze import (
     freeze_row,
     resume_row,
 )
+from lapse.engine.view import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,6 +93,8 @@ class Grant:
     block: Block | None = None
     is_dry: bool = False
     """Whether what would be done is to be told instead; then the count is 0."""
+    told: str = ""
+    """For people, why none may be done and what lets it go on; empty where no more than the refusal is known."""
 
 
 class Gate(Protocol):
@@ -211,7 +214,7 @@ class SafetyGate:
             async with self._lock:
                 found = self._usable(domain, count) or await self._ask(domain, count)
             if not isinstance(found, Block):
-                return Grant(0, found)
+                return Grant(0, found, told=self.told(domain, found))
             block = found
         granted = min(count, block.left)
         block.left -= granted
@@ -264,6 +267,16 @@ class SafetyGate:
         """Return why ``domain`` is frozen, by what was read last; empty where it is not."""
         freeze = None if self._state is None else self._state.freeze_of(domain)
         return "" if freeze is None else freeze.reason
+
+    def told(self, domain: str, refusal: Reason | None) -> str:
+        """Say what has frozen ``domain`` and how it goes on, by what was read last; empty where that is not why."""
+        freeze = None if self._state is None else self._state.freeze_of(domain)
+        if self._state is None or freeze is None or not isinstance(refusal, FreezeReason):
+            return ""
+        since = "" if freeze.since is None else f" since {Moment(freeze.since)}"
+        why = f" ({freeze.reason})" if freeze.reason else ""
+        name = ALL if ALL in self._state.frozen else domain
+        return f"{domain} is frozen{since}{why}; to let it go on: {self._run} {name}"
 
     def pause(self, domain: str) -> float | None:
         """See `Gate`."""
