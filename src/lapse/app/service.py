@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from lapse.app.domains import ManagedOwnDomain, own_domain
 from lapse.app.process import request_policy
 from lapse.core.clock import UnixNs
+from lapse.core.duration import SECOND
 from lapse.domains import REGISTRY
 from lapse.engine.verbs.contract import LoopView, SignalView
 from lapse.engine.verbs.place import Caller, ProcessFacts
@@ -186,12 +187,14 @@ def process_facts(coordinator: Coordinator, metrics: Metrics, clock: Clock) -> C
 
     def facts() -> ProcessFacts:
         signals = [SignalView(source, up) for source, up in sorted(metrics.signals.items())]
-        return ProcessFacts(coordinator.leading, started, [_loop(one) for one in coordinator.loops()], signals)
+        now = clock.wall_ns()
+        return ProcessFacts(coordinator.leading, started, [_loop(one, now) for one in coordinator.loops()], signals)
 
     return facts
 
 
-def _loop(status: LoopStatus) -> LoopView:
+def _loop(status: LoopStatus, now: int) -> LoopView:
+    due = status.next_run_ns
     return LoopView(
         name=status.name,
         domain=status.domain,
@@ -200,6 +203,7 @@ def _loop(status: LoopStatus) -> LoopView:
         errors=status.errors,
         last_run_at=Moment.of(status.last_run_ns),
         last_success_at=Moment.of(status.last_success_ns),
-        next_run_at=Moment.of(status.next_run_ns),
+        next_run_at=Moment.of(due),
+        lag_seconds=None if due is None else round(max(0, now - due) / SECOND, 3),
         last_error=status.last_error,
     )

@@ -7,12 +7,16 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
+from lapse.cli.commands.record import LOOPS
 from lapse.cli.context import who
 from lapse.cli.flags import VerbFlags
+from lapse.cli.output import print_views
 from lapse.engine.journal.view import JournalRowView
+from lapse.engine.verbs.contract import LoopView
 from lapse.engine.verbs.operations import OPERATIONS
-from lapse.engine.view import decode, to_json
+from lapse.engine.view import Moment, decode, to_json
 from lapse.files.ownership import user_name
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
 from tests.unit.cli.test_holding import Holder
@@ -299,3 +303,23 @@ def test_the_journal_is_json_lines_with_the_fields_of_http(holder: Holder) -> No
         assert to_json(decode(line.encode(), JournalRowView)) == document
         assert times_in(document)
         assert all(re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", one) for one in times_in(document)), document
+
+
+def test_the_status_of_a_running_lapse_shows_the_lag_of_its_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    loop = LoopView(
+        name="retention",
+        domain="history",
+        interval_seconds=3600,
+        ticks=2,
+        errors=0,
+        last_run_at=Moment(0),
+        last_success_at=Moment(0),
+        next_run_at=Moment(0),
+        lag_seconds=90.5,
+        last_error=None,
+    )
+    print_views([loop, replace(loop, name="idle", lag_seconds=None)], LOOPS, now=0)
+    head, late, idle = capsys.readouterr().out.splitlines()
+    place = head.index("LAG")
+
+    assert (late[place:].split()[0], idle[place:].split()[0]) == ("1m31s", "-")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.app.service import process_facts
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
 from lapse.engine.running.coordinator import Coordinator, LeadershipMissingError, Loop, ServiceEndedError
@@ -135,6 +136,27 @@ async def test_a_failing_tick_is_counted_and_the_loop_runs_again(
     assert recovered.next_run_ns == (START + 20) * NS
     assert b'lapse_errors_total{domain="test",kind="tick"} 1.0' in metrics.exposition()
     assert b'lapse_loop_last_success_timestamp_seconds{loop="ticking"} 1.70000001e+09' in metrics.exposition()
+
+
+async def test_the_lag_of_a_loop_grows_while_its_run_is_due_and_not_done(clock: VirtualClock, metrics: Metrics) -> None:
+    class Slow(Ticking):
+        async def tick(self) -> float | None:
+            if self.seen:
+                await self.clock.sleep(5)
+            return await super().tick()
+
+    coordinator = Coordinator(clock=clock, metrics=metrics, loops=[Slow(clock)], chance=lambda: 0.5)
+    facts, lags = process_facts(coordinator, metrics, clock), []
+    lags.append(facts().loops[0].lag_seconds)
+    task = asyncio.create_task(coordinator.run())
+    await settle()
+    for seconds in (9, 4, 2):
+        await pass_time(clock, seconds)
+        lags.append(facts().loops[0].lag_seconds)
+    coordinator.stop()
+    await task
+
+    assert lags == [None, 0, 3, 0]
 
 
 async def test_a_failing_loop_does_not_disturb_another(clock: VirtualClock, metrics: Metrics) -> None:

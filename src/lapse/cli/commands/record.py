@@ -161,13 +161,14 @@ _DOMAINS: Final[Columns] = {
     "budget left": lambda one, _: None if one.budget is None or one.budget.left is None else one.budget.left,
     "problem": lambda one, _: one.problem or (None if one.frozen is None else str(one.frozen)),
 }
-_LOOPS: Final[Columns] = {
+LOOPS: Final[Columns] = {
     "loop": "name",
     "domain": "domain",
     "ticks": "ticks",
     "errors": "errors",
     "last success": lambda one, now: None if one.last_success_at is None else _in(one.last_success_at, now),
     "next": lambda one, now: None if one.next_run_at is None else _in(one.next_run_at, now),
+    "lag": lambda one, _: None if one.lag_seconds is None else _short(one.lag_seconds),
     "last error": "last_error",
 }
 
@@ -189,7 +190,13 @@ def _print_status(told: StatusView, resume: Callable[[str], str]) -> None:
     print_table(("fact", "value"), facts)
     print_views(told.domains, _DOMAINS, now=told.now, styles={"frozen": "red"})
     if told.loops:
-        print_views(told.loops, _LOOPS, now=told.now)
+        print_views(told.loops, LOOPS, now=told.now)
+
+
+def _short(seconds: float) -> str:
+    from lapse.core.duration import SECOND, short
+
+    return short(round(seconds * SECOND))
 
 
 def _in(moment: int, now: int) -> str:

@@ -181,6 +181,10 @@ class LoopView(Struct, frozen=True, kw_only=True):
     last_run_at: Moment | None
     last_success_at: Moment | None
     next_run_at: Moment | None
+    lag_seconds: Annotated[
+        float | None,
+        Meta(description="How long ago its next run was due, also while it takes; null where none is to come"),
+    ] = None
     last_error: str | None
 
 
