@@ -178,7 +178,7 @@ class ManagedWorkspaces:
             rules=tuple(sorted(rules, key=lambda one: not one.wins)),
             because=reason_words(row, decision.verdict),
             anchor_source=anchor_source(row),
-            activity=activity_words(signal) if wins == STANDBY else None,
+            activity=_activity(signal) if wins == STANDBY else None,
             trouble=problem_words(view) or None,
             facts={"probe": probe} if probe else None,
             saved_by=_savers(row.name, decision),
@@ -236,6 +236,11 @@ def _rule(workspace: Workspace, action: str, verdict: Verdict, *, wins: bool) ->
         since=Moment(verdict.since) if isinstance(verdict, Due) else None,
         look_again=None if isinstance(verdict, Due) else Moment.of(verdict.next_check),
     )
+
+
+def _activity(signal: Signal | None) -> str:
+    """Say who is there; what is explained as of now was read, and of another time nobody knows."""
+    return "not known at another time than now" if signal is None else activity_words(signal)
 
 
 def _savers(name: str, decision: Decision) -> tuple[str, ...]:

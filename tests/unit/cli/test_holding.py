@@ -171,6 +171,8 @@ def test_why_tells_the_verdict_its_grounds_and_what_would_save_it(holder: Holder
     assert re.search(r"^verdict +keep: its time is not over$", table, re.MULTILINE)
     assert re.search(r"^rule +standby after 5m idle$", table, re.MULTILINE)
     assert re.search(r"^activity +not known here: ", table, re.MULTILINE)
+    later = holder.say("why", "workspace/lab", "--at", "2h")[0]
+    assert re.search(r"^activity +not known at another time than now$", later, re.MULTILINE)
     assert "lapse hold workspace/lab --reason TEXT" in table
 
 

@@ -132,9 +132,9 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
             "not known here",
         ),
         (
-            None,
+            None,  # not read: it is about another time
             "due: nobody was connected for longer than its standby TTL",
-            "not known here",
+            "not known at another time than now",
         ),
     ],
 )
