@@ -255,9 +255,10 @@ class Retention:
         """Let every policy pass, as is done each hour; raises `StoreUnavailableError`."""
         runs = await self._run(_PassRequest(proceed=proceed, next_run=next_run, is_careful=True))
         for domain in DOMAINS:
-            held = sum(run.kept.get(KeepReason.HELD, 0) for run in runs.values() if run.domain == domain)
-            self._metrics.holding(domain, held)
-            self._metrics.expecting(domain, next_run / _NS)
+            found = [run for run in runs.values() if run.domain == domain]
+            self._metrics.holding(domain, sum(run.kept.get(KeepReason.HELD, 0) for run in found))
+            # A pass reads no more than what may be due, so when the first of the others is due it does not know.
+            self._metrics.expecting(domain, next_run / _NS if any(map(_leaves_some, found)) else None)
         return runs
 
     def first_pass_ends(self) -> UnixNs | None:
@@ -499,6 +500,12 @@ def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
         policy="",
         hold=hold_of(metadata.annotations),
     )
+
+
+def _leaves_some(run: PolicyRun) -> bool:
+    """Whether a later pass may end something of what is left; also where that is not known."""
+    gone = 0 if run.dry_run else sum(run.deleted.values())
+    return run.matched is None or run.matched > gone + run.kept.get(KeepReason.NO_LIMIT, 0)
 
 
 def _is_unchosen(stored: StoredPolicy) -> bool:

@@ -300,6 +300,23 @@ async def test_an_hourly_pass_ends_what_is_too_old_or_too_many_and_says_so(world
     assert world.metric("lapse_decisions_total", domain="history", verdict="keep") == 4
     next_pass = world.metric("lapse_next_expiry_timestamp_seconds", domain="history")
     assert next_pass == world.clock.wall_ns() / 10**9 + HOUR
+    assert world.metric("lapse_next_expiry_timestamp_seconds", domain="retention") == 0, "there is no policy"
+
+
+async def test_the_next_pass_is_no_next_expiry_where_it_can_end_nothing(world: World) -> None:
+    documents = [policy("all-go", maxAge="1s"), policy("none-goes", "Gadget")]
+    await world.things(WIDGET, 3)
+    await world.things(GADGET, 3)
+    retention = world.retention(documents=documents)
+    await tick(retention)
+    assert await world.left(WIDGET) == []
+    for domain in ("history", "retention"):
+        assert world.metric("lapse_next_expiry_timestamp_seconds", domain=domain) == 0
+
+    await world.things(WIDGET, 1)
+    await tick(world.retention(documents=[policy("all-go", maxAge="1d")]))
+    next_pass = world.metric("lapse_next_expiry_timestamp_seconds", domain="retention")
+    assert next_pass == world.clock.wall_ns() / 10**9 + HOUR
 
 
 async def test_numbers_of_an_earlier_pass_do_not_stay_in_the_status(world: World) -> None:

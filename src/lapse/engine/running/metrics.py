@@ -102,7 +102,7 @@ class Metrics:
         )
         self._next_expiry = self._gauge(
             "lapse_next_expiry_timestamp_seconds",
-            "When the next item must be looked at; 0 when there is none",
+            "When the next item must be looked at, of history and retention the next pass; 0 when there is none",
             "domain",
         )
         self._further: dict[tuple[str, str], Counter] = {}
