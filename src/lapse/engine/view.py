@@ -172,7 +172,10 @@ def encode(view: object) -> bytes:
 
 def decode(text: bytes, kind: type[T]) -> T:
     """Read the JSON form of a view; raises `msgspec.DecodeError`, of which a wrong field is a kind."""
-    return msgspec.json.decode(text, type=kind, dec_hook=_read)
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_read)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error
 
 
 def schemas(kinds: Iterable[type]) -> dict[str, Any]:
@@ -199,8 +202,8 @@ def _printed(value: object) -> str:
 
 
 def _read(kind: type, value: Any) -> Any:  # noqa: ANN401 - of the kind that is asked for
-    if kind is Moment and isinstance(value, str):
-        found = from_timestamp(value)
+    if kind is Moment:
+        found = from_timestamp(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError(f"{value!r} is not a time")
         return Moment(found)

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 import pytest
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
@@ -20,6 +20,7 @@ from lapse.engine.view import (
     ViewPage,
     decision_rows,
     decision_view,
+    decode,
     encode,
     fill,
     hold_view,
@@ -90,6 +91,12 @@ def test_a_view_is_filled_from_what_it_shows() -> None:
 def test_a_type_without_a_form_is_refused_and_not_guessed() -> None:
     with pytest.raises(NotImplementedError, match="object has no JSON form"):
         encode({"one": object()})
+
+
+@pytest.mark.parametrize("made", ["5", "[]", "{}", "true", '"soon"', "[" * 5000 + "]" * 5000])
+def test_what_is_no_time_is_a_field_of_another_form(made: str) -> None:
+    with pytest.raises(DecodeError):
+        decode(f'{{"name":"n","made":{made},"document":null}}'.encode(), Thing)
 
 
 @pytest.mark.parametrize(

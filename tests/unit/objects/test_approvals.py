@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.engine.plans.approvals import Approvals
+from lapse.engine.plans.approvals import Approvals, ApprovalUnreadableError
 from lapse.engine.verbs.contract import Approval
-from lapse.engine.view import Moment, encode
+from lapse.engine.view import Moment, encode, to_json
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectMeta
 from lapse.objects.approvals import APPROVED_BY, ConfigMapApprovals, UnprovenApprovalError
@@ -74,10 +75,31 @@ async def test_none_and_one_of_another_plan_approve_nothing(digest: str | None) 
 async def test_an_approval_by_a_command_needs_no_config_map(end: str) -> None:
     approval = Approval(plan="7f3c", digest="d1", by="ann", at=AT, expires_at=AT)
 
-    async def read_note(_name: str) -> str:
-        return encode(approval).decode().replace('"expires_at"', f'"{end}"')  # as stored now, and as it once was
-
-    notes: Any = SimpleNamespace(read_note=read_note)
+    notes = _noted(encode(approval).decode().replace('"expires_at"', f'"{end}"'))  # as stored now, and as it once was
     cluster = Cluster("d1", rights=("create",))
     assert await Approvals(notes, cluster.source).find(PLAN) == approval
     assert cluster.asked == []
+
+
+@pytest.mark.parametrize(("end", "former"), [(0, 1), (1, 0)])
+async def test_of_two_ends_of_an_approval_the_earlier_one_counts(end: int, former: int) -> None:
+    approval = Approval(plan="7f3c", digest="d1", by="ann", at=AT, expires_at=Moment(AT + end * 10**9))
+    stored = {**to_json(approval), "expires": str(Moment(AT + former * 10**9))}
+    found = await Approvals(_noted(json.dumps(stored))).find(PLAN)
+    assert found is not None
+    assert found.expires_at == AT
+
+
+@pytest.mark.parametrize("end", ["null", "5", "[]", "{}", '"soon"', "[" * 5000 + "]" * 5000])
+@pytest.mark.parametrize("name", ["expires_at", "expires"])
+async def test_an_approval_with_another_end_than_a_time_is_told_of(name: str, end: str) -> None:
+    text = f'{{"plan":"7f3c","digest":"d1","by":"ann","at":"2030-01-31T12:00:00Z","{name}":{end}}}'
+    with pytest.raises(ApprovalUnreadableError, match="Approve it again"):
+        await Approvals(_noted(text)).find(PLAN)
+
+
+def _noted(text: str) -> Any:
+    async def read_note(_name: str) -> str:
+        return text
+
+    return SimpleNamespace(read_note=read_note)

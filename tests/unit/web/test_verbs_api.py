@@ -64,6 +64,9 @@ async def test_the_owners_token_is_the_user_of_the_machine(shop: conftest.API) -
         ("/hold", {"address": LAB, "reason": 7}, "body.reason"),
         ("/hold", [], "body"),
         ("/apply", {"plan": {"form": 1}}, "body.plan"),
+        ("/apply", {"plan": {"form": 1, "until": {}}}, "body.plan.until"),
+        ("/approve", {"plan": {"form": 1, "created_at": []}}, "body.plan.created_at"),
+        ("/approve", {"plan": {"form": 1, "expires_at": None}}, "body.plan.expires_at"),
         ("/freeze", {}, "body"),
     ],
 )

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lapse.engine.safety.gate import Gate, Grant
 
 _NOTE: Final = "approval."
-_FORMER_END: Final = "expires"
-"""What ``expires_at`` was called, in approvals that are still there."""
+_ENDS: Final = ("expires_at", "expires")
+"""The name of the end of an approval, and what it was called before; of both, the earlier one counts."""
 _POLICY: Final = "policy/"
 
 
@@ -78,10 +78,10 @@ class Approvals:
 
 def _read(plan: Plan, text: str) -> Approval:
     try:
-        stored = msgspec.json.decode(text, type=dict[str, Any])
-        if _FORMER_END in stored:
-            stored["expires_at"] = stored.pop(_FORMER_END)
-        return decode(msgspec.json.encode(stored), Approval)
+        stored = decode(text.encode(), dict[str, Any])
+        ends = [stored.get(name) for name in _ENDS if name in stored] or [None]
+        found = [decode(msgspec.json.encode({**stored, _ENDS[0]: end}), Approval) for end in ends]
+        return min(found, key=lambda one: one.expires_at)
     except (msgspec.DecodeError, ValueError) as error:
         raise ApprovalUnreadableError(plan=plan.id) from error
 
