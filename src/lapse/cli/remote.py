@@ -255,12 +255,13 @@ def _owner_token(server: LapseServer, flags: Flags) -> str | None:
 
 
 def server_of(state_dir: Path) -> str | None:
-    """Return the ``lapse up`` of this user that serves a state folder; None where none is known to listen."""
+    """Return the ``lapse up`` that serves a state folder, of this user or of root; None where none is known to listen."""
     from lapse.settings import own_folder
     from lapse.web.auth.running import noted_ports
 
-    listening = (port for port in noted_ports(own_folder(), state_dir) if listeners_on(_LOCALHOST[0], port))
-    return next((f"http://{_LOCALHOST[0]}:{port}" for port in listening), None)
+    host = _LOCALHOST[0]
+    own = (port for port in noted_ports(own_folder(), state_dir) if _is_own(listeners_on(host, port)))
+    return next((f"http://{host}:{port}" for port in own), None)
 
 
 def demand_own_program(server: LapseServer) -> None:
@@ -273,10 +274,15 @@ def demand_own_program(server: LapseServer) -> None:
         problem = "this system does not tell whose program listens there"
         advice = f"Log in with lapse login {server}, or use the link that lapse up prints"
         raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
-    if not users <= {os.geteuid(), 0}:
+    if not _is_own(users):
         problem = "a program of another user listens there"
         advice = "Start lapse up on another port, and name that one"
         raise OwnerTokenNotSentError(server=server, problem=problem, advice=advice)
+
+
+def _is_own(users: set[int] | None) -> bool:
+    """Whether programs listen, and none of another user than this one and root."""
+    return users is not None and bool(users) and users <= {os.geteuid(), 0}
 
 
 def _demand_listener(server: LapseServer) -> set[int] | None:

@@ -397,6 +397,19 @@ def test_the_status_of_a_folder_names_the_server_that_has_it(
     assert capsys.readouterr().err == "", "its note is there still, and nobody listens"
 
 
+def test_a_folder_is_served_by_the_first_program_of_its_user_or_of_root(
+    folder: Path, tmp_path: Path, tables: tuple[Path, Path]
+) -> None:
+    for port in (8749, 8750):
+        note_server(folder, port, tmp_path)
+    assert remote.server_of(tmp_path) is None, "nobody can tell who listens"
+    theirs = listening((ONE, THEIRS)).replace("222E", "222D")
+    tables[0].write_text(theirs)
+    assert remote.server_of(tmp_path) is None
+    tables[0].write_text(theirs + listening((ONE, OURS)).partition("\n")[2])
+    assert remote.server_of(tmp_path) == "http://127.0.0.1:8750"
+
+
 @pytest.mark.parametrize(
     ("url", "error"), [("lapse.example.org", ServerAddressError), ("http://lapse.example.org", TokenInTheClearError)]
 )

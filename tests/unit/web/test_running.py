@@ -28,6 +28,7 @@ def test_the_servers_of_a_folder_are_found_by_their_notes(tmp_path: Path) -> Non
     for port, folder in ((8750, "one"), (8760, "another"), (8740, "one")):
         note_server(tmp_path, port, tmp_path / folder)
     (tmp_path / "running" / "8750.17").write_text("of a server that was killed")
+    (tmp_path / "running" / "8745").mkdir()
 
     assert noted_ports(tmp_path, tmp_path / "one") == [8740, 8750]
 

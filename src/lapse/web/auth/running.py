@@ -11,6 +11,7 @@ writes another; whoever reads a note looks whose program listens there before a 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -56,9 +57,14 @@ def noted_folder(own: Path, port: int) -> Path | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if os.fstat(descriptor).st_uid != os.geteuid():
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return None
-        text = file.read(_LONGEST)
-    found = type(own)(os.fsdecode(text))
-    return found if text and b"\0" not in text and found.is_absolute() else None
+        text = os.read(descriptor, _LONGEST)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    folder = type(own)(os.fsdecode(text))
+    return folder if text and b"\0" not in text and folder.is_absolute() else None
