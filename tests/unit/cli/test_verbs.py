@@ -146,6 +146,11 @@ def test_a_name_alone_is_a_usage_error_that_names_what_is_called_so(holder: Hold
     assert "'nobody' is a name, and no address: expected KIND/NAMESPACE/NAME as in vcr/default/nightly" in told
 
 
+def test_a_name_alone_that_is_not_utf_8_is_told_as_an_address_is(holder: Holder) -> None:
+    for given in ("x\udcff", "workspace/x\udcff"):
+        assert "is not an address: it is not valid UTF-8." in holder.say("delete", given, "--yes", code=64)[1]
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

@@ -467,6 +467,10 @@ def _demand_address(given: str, flags: VerbFlags, *, cluster: bool) -> None:
     """Refuse a name alone, with the addresses that it may stand for: a look costs little, and nobody is guessed at."""
     if "/" in given:
         return
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise AddressError(text=given, problem="it is not valid UTF-8") from error
     found = _ask(flags, lambda verbs: _named_so(verbs, given, flags.load().settings), cluster=cluster)
     means = f"perhaps {' or '.join(found[:_MOST_MEANT])} is meant" if found else _EXPECTED
     raise BareNameError(text=given, means=means)
