@@ -190,6 +190,17 @@ def test_a_policy_has_an_address_by_which_it_is_shown_and_explained(person: Pers
     assert shown["address"] in person.capsys.readouterr().out
 
 
+def test_a_file_whose_path_is_written_like_an_address_is_read(person: Person) -> None:
+    for name in ("records", "another"):
+        store_policy(person.state, policy(name, maxAge="9d"))
+    person.write(policy("unknown", maxAge="1d"), name="records")
+    assert person.json("show", "RetentionPolicy.lapse.dev/records")["name"] == "records"
+
+    (person.folder / "RetentionPolicy.lapse.dev").mkdir()
+    file = person.write(policy("another", maxAge="1d"), name="RetentionPolicy.lapse.dev/records")
+    assert person.json("show", file)["name"] == "another"
+
+
 def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Person) -> None:
     shortly = to_timestamp(SystemClock().wall_ns() + 500_000_000)  # rounded up, as a status has it
     store_policy(person.state, policy("records", maxCount=3, dryRun=False), status={"lastRun": shortly, "dryRun": True})

@@ -173,13 +173,14 @@ def _split(given: Sequence[str]) -> tuple[list[str], list[str]]:
     from lapse.history.api.kinds import RETENTION_POLICY
     from lapse.objects.metadata_rules import name_problems
 
+    address = f"{RETENTION_POLICY.full_name}/"
+
     def is_file(one: str) -> bool:
         looks_so = one.endswith((".yaml", ".yml", ".json")) or any(name_problems(one))
-        return one == "-" or looks_so or Path(one).is_file()
+        return one == "-" or Path(one).is_file() or (looks_so and not one.startswith(address))
 
-    named = [one.removeprefix(f"{RETENTION_POLICY.full_name}/") for one in given]
-    files = [one for one in named if is_file(one)]
-    return files, [one for one in named if one not in files]
+    files = [one for one in given if is_file(one)]
+    return files, [one.removeprefix(address) for one in given if one not in files]
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
