@@ -593,7 +593,7 @@ class LocalService:
             version=place.version,
             place=place.name,
             now=Moment(place.now),
-            running=facts is not None,
+            running=None if facts is None else True,  # a Lapse may run that was not asked
             leader=None if facts is None else facts.is_leader,
             started_at=None if facts is None else Moment(facts.started),
             loops=[] if facts is None else list(facts.loops),

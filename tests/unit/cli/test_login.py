@@ -387,10 +387,13 @@ def test_the_status_of_a_folder_names_the_server_that_has_it(
     with socket.create_server(("127.0.0.1", 0)) as here:
         port = here.getsockname()[1]
         note_server(folder, port, tmp_path / "state")
+        out = ""
         for form in ("table", "json"):
             assert main(["status", "-o", form]) == 0
             told = "A Lapse serves this folder, and was not asked. To ask it: lapse status --server"
-            assert capsys.readouterr().err == f"{told} http://127.0.0.1:{port}\n"
+            out, err = capsys.readouterr()
+            assert err == f"{told} http://127.0.0.1:{port}\n"
+        assert json.loads(out)["running"] is None
         assert main(["status", "--state-dir", str(tmp_path / "another")]) == 0
         assert capsys.readouterr().err == ""
     assert main(["status"]) == 0

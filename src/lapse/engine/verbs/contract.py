@@ -222,7 +222,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     version: str
     place: str
     now: Moment
-    running: Annotated[bool, Meta(description="Whether a running Lapse answers; otherwise its stores are read")]
+    running: Annotated[bool | None, Meta(description="Whether a running Lapse answers; null: its stores were read")]
     leader: Annotated[bool | None, Meta(description="Whether it leads; null where nothing runs")]
     started_at: Moment | None
     loops: list[LoopView]
