@@ -605,10 +605,10 @@ class LocalService:
 
     async def _domain_status(self, name: str, state: GateState, waiting: Sequence[WaitingPolicy]) -> DomainStatus:
         place, now = self._place, self._place.now
-        limit = place.budgets.of(name)
         room = place.budgets.room(state.spent, name, now)
         has_budget = place.registry.get(name).supports(DomainVerb.FREEZE)
-        budget = BudgetView(limit=str(limit), left=room.most) if has_budget else None
+        limit = str(place.budgets.of(room.account or name))
+        budget = BudgetView(limit=limit, left=room.most) if has_budget else None
         frozen = freeze_view(state.freeze_of(name)) if has_budget else None
         act = "dry" if name in place.dry else "plan" if name in place.by_plan.domains else "auto"
         try:

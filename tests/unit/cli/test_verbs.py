@@ -151,6 +151,21 @@ def test_a_name_alone_that_is_not_utf_8_is_told_as_an_address_is(holder: Holder)
         assert "is not an address: it is not valid UTF-8." in holder.say("delete", given, "--yes", code=64)[1]
 
 
+def test_the_status_tells_of_the_budget_that_ends_first_what_is_left_and_its_limit(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def budget() -> object:
+        domains = json.loads(holder.say("status", "-o", "json")[0])["domains"]
+        return next(one["budget"] for one in domains if one["name"] == "workspaces")
+
+    assert budget() == {"limit": "100000/1h", "left": 100_000}, "that of everything together"
+    monkeypatch.setenv("LAPSE_WORKSPACES_DELETION_BUDGET", "5/1h")
+    assert budget() == {"limit": "5/1h", "left": 5}
+    monkeypatch.setenv("LAPSE_WORKSPACES_DELETION_BUDGET", "off")
+    monkeypatch.setenv("LAPSE_DELETION_BUDGET", "off")
+    assert budget() == {"limit": "off", "left": None}
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

@@ -189,9 +189,9 @@ class LoopView(Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
-    """A deletion budget."""
+    """The deletion budget that ends first: of a domain, or of everything together."""
 
-    limit: Annotated[str, Meta(description="As it is set, such as 10000/1h; off sets none")]
+    limit: Annotated[str, Meta(description="As it is set, such as 10000/1h; off where neither is")]
     left: Annotated[int | None, Meta(description="How much may still be ended in this window; null: no limit")]
 
 
