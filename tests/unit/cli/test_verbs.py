@@ -166,6 +166,13 @@ def test_the_status_tells_of_the_budget_that_ends_first_what_is_left_and_its_lim
     assert budget() == {"limit": "off", "left": None}
 
 
+def test_what_is_not_due_yet_is_waited_for_where_that_is_asked_and_the_hints_say_so(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    assert holder.say("plan", "--out", "plan.json")[1].endswith("lapse apply plan.json --when-due\n")
+    said = holder.say("apply", "plan.json", code=3)[1]
+    assert said.endswith("0 ended, 1 left, of 1.\nTo wait for what is not due: lapse apply plan.json --when-due\n")
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

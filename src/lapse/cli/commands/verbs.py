@@ -113,7 +113,8 @@ def plan(
             print_views(found.items, COLUMNS, now=found.created_at, styles=_STYLES)
         _tell_plan(found)
         if out is not None:
-            run = flags.command("apply", shlex.quote(str(out)), cluster=cluster)
+            waiting = ["--when-due"] if found.items and not found.is_due else []
+            run = flags.command("apply", shlex.quote(str(out)), *waiting, cluster=cluster)
             message(f"Plan {found.id}, written to {out}, good until {found.expires_at}. To carry it out{run}")
     if found.problems and not found.items and not found.counts:
         return ExitCode.FAILED
@@ -177,6 +178,9 @@ def apply(
         is_undoable = any(one.outcome == "ended" and one.address in undoable for one in done.items)
         undo = f" To undo{flags.command('undo', done.plan, cluster=cluster)}" if is_undoable else ""
         message(f"{done.ended} ended, {done.left} left, of {len(done.items)}.{undo}")
+        if not when_due and any(one.outcome == "not_due" for one in done.items):
+            run = flags.command("apply", shlex.quote(str(file)), "--when-due", cluster=cluster)
+            message(f"To wait for what is not due{run}")
     if not done.left:
         return ExitCode.DONE
     is_all_failed = all(one.outcome == "failed" for one in done.items)
