@@ -141,7 +141,11 @@ app.command(
     help="Show what runs, what stands still, and what lapses next.",
     help_epilogue=examples("lapse status", "lapse status -o json"),
 )
-app.command("lapse.cli.commands.verbs:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
+app.command(
+    "lapse.cli.commands.verbs:freeze",
+    name="freeze",
+    help="Let Lapse end nothing of a domain by itself until it is resumed.",
+)
 app.command("lapse.cli.commands.verbs:resume", name="resume", help="Resume a frozen domain.")
 app.command(
     "lapse.cli.commands.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster."

@@ -84,7 +84,7 @@ class ViewPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 class FreezeView(msgspec.Struct, frozen=True):
-    """What stops a domain: until it is over, nothing of it is ended."""
+    """What stops a domain: until it is over, Lapse ends nothing of it by itself."""
 
     since: Moment | None
     reason: str

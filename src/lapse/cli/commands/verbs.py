@@ -419,9 +419,10 @@ def freeze(
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """End nothing of a domain until it is resumed.
+    """Let Lapse end nothing of a domain by itself until it is resumed.
 
-    What is being ended at this moment is not stopped; a running process sees the freeze within seconds.
+    What people delete themselves goes all the same. What is being ended at this moment is not stopped; a running
+    process sees the freeze within seconds.
     A second freeze takes the place of the first, and keeps its reason where none is given.
     """
     from lapse.engine.verbs.contract import FreezeRequest

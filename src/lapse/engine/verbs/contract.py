@@ -133,7 +133,7 @@ class DeleteRequest(VerbRequest, frozen=True, kw_only=True):
 
 
 class FreezeRequest(VerbRequest, frozen=True, kw_only=True):
-    """End nothing of a domain until it is resumed."""
+    """Let Lapse end nothing of a domain by itself until it is resumed."""
 
     domain: Annotated[str, Meta(description="A domain, or all")]
     reason: str = ""
@@ -322,7 +322,7 @@ class Verbs(Protocol):
         ...
 
     async def freeze(self, asked: FreezeRequest) -> FrozenView:
-        """End nothing of a domain until it is resumed."""
+        """Let Lapse end nothing of a domain by itself until it is resumed."""
         ...
 
     async def resume(self, asked: ResumeRequest) -> FrozenView:
