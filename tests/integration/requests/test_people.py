@@ -374,6 +374,7 @@ async def test_a_plan_tells_what_a_keeper_lets_go_later_because_its_request_has_
     assert plan.following == 2
     shown = row(item, COLUMNS, plan.created_at)
     assert f"{artifact} (in 1d" in shown[[*COLUMNS].index("takes along")]
+    assert shown[[*COLUMNS].index("undo")] == "yes"
 
     await ann.hold(HoldRequest(address=artifact, reason="audit"))
     (item,) = (await ann.plan(PlanRequest(within="25h"))).items

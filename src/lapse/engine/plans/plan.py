@@ -144,7 +144,7 @@ COLUMNS: Final[Columns] = {
     "rule": "reason",
     "held": lambda one, _: None if one.hold is None else one.hold.reason or "yes",
     "takes along": lambda one, now: ", ".join((*one.takes_along, *(_later(step, now) for step in one.then))) or None,
-    "undo": lambda one, _: None if one.not_undoable is None else "no",
+    "undo": lambda one, _: "yes" if one.not_undoable is None else "no",
 }
 """Of a table for people."""
 
