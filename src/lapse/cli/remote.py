@@ -255,7 +255,7 @@ def _owner_token(server: LapseServer, flags: Flags) -> str | None:
 
 
 def server_of(state_dir: Path) -> str | None:
-    """Return the ``lapse up`` that serves a state folder, of this user or of root; None where none is known to listen."""
+    """Return the ``lapse up`` of this user or of root that serves a state folder; None where none is known."""
     from lapse.settings import own_folder
     from lapse.web.auth.running import noted_ports
 

@@ -11,7 +11,7 @@ import yaml
 
 from lapse.cli import main
 from lapse.core.clock import SystemClock
-from lapse.core.timestamps import to_timestamp
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.policy.policies import FROM, SETTINGS
 from tests.past import left, policy, record, rows, store_policy
 
@@ -78,6 +78,9 @@ def test_a_policy_of_a_file_passes_once_and_names_what_goes(person: Person) -> N
     assert details is not None
     assert details.keys() == {"policy", "undo_until_ns"}
     assert details["policy"] == "records"
+    assert main(["trash", "list", "-o", "json"]) == 0
+    (entry,) = json.loads(person.capsys.readouterr().out)["items"]
+    assert from_timestamp(entry["expires_at"]) == details["undo_until_ns"], "to the second"
 
 
 def test_a_policy_deletes_nothing_until_its_dry_run_is_false_and_that_is_said(person: Person) -> None:

@@ -98,7 +98,7 @@ async def test_an_approval_with_another_end_than_a_time_is_told_of(name: str, en
         await Approvals(_noted(text)).find(PLAN)
 
 
-def _noted(text: str) -> Any:
+def _noted(text: str) -> Any:  # noqa: ANN401 - stands for notes
     async def read_note(_name: str) -> str:
         return text
 

@@ -84,11 +84,12 @@ class TrashTakenError(LapseError):
 
 
 class PackedPage(NamedTuple):
-    """A page of packed objects: its trash keeper, and the places of the objects by their uids."""
+    """A page of packed objects: its trash keeper, the places of the objects by their uids, and when it goes."""
 
     keeper: ObjectKey
     uid: str
     places: dict[str, int]
+    until: int
 
 
 class ObjectTrash:
@@ -119,7 +120,7 @@ class ObjectTrash:
             else:
                 taken[place] = await _caught(self._move(action, now))
         if packed:
-            pages = await self._pack_all([actions[place] for place in packed], direct=direct, now=now)
+            pages = await self._pack_all([actions[place] for place in packed], direct=direct)
             for place, one in zip(packed, pages, strict=True):
                 taken[place] = one
         return taken
@@ -140,8 +141,13 @@ class ObjectTrash:
             return TrashReason.IS_TRASH
         return why_not_undoable(self.kinds, handle.kind, handle.owners)
 
-    def _kept(self, action: Action, now: UnixNs, **handle: object) -> Action:
-        details = {**(action.details or {}), UNDO_UNTIL: now + self._lasts_ns}
+    def _until(self, keeper: ObjectMeta) -> int:
+        """Return when a trash keeper goes: its age is counted in whole seconds, from when its store has made it."""
+        made = from_timestamp(keeper.creation_timestamp or "")
+        return (self._clock.wall_ns() if made is None else made) + self._lasts_ns
+
+    def _kept(self, action: Action, keeper: ObjectMeta, **handle: object) -> Action:
+        details = {**(action.details or {}), UNDO_UNTIL: self._until(keeper)}
         return replace(action, handle=action.handle._replace(**handle), details=details)
 
     # --- artifacts ----------------------------------------------------------------------------------------------------
@@ -159,13 +165,13 @@ class ObjectTrash:
         keeper = await self._keeper_for(action, now)
         for kind, meta in owned:
             await self._add_owner(kind, meta, owner_of(self.kinds.keeper, keeper), older=trash_name(action.uid))
-        return self._kept(action, now)
+        return self._kept(action, keeper)
 
     async def _move(self, action: Action, now: UnixNs) -> Action:
         """Have the act replace the owners of an artifact, instead of deleting it."""
         keeper = await self._keeper_for(action, now)
         owners = [msgspec.to_builtins(owner_of(self.kinds.keeper, keeper))]
-        return self._kept(action, now, instead={"metadata": {"ownerReferences": owners}})
+        return self._kept(action, keeper, instead={"metadata": {"ownerReferences": owners}})
 
     async def _keeper_for(self, action: Action, now: UnixNs) -> ObjectMeta:
         """Return a trash keeper that was made for this act, or for one like it at this moment."""
@@ -223,9 +229,7 @@ class ObjectTrash:
 
     # --- everything else ----------------------------------------------------------------------------------------------
 
-    async def _pack_all(
-        self, actions: Sequence[Action], *, direct: Reader, now: UnixNs
-    ) -> Sequence[Action | Exception]:
+    async def _pack_all(self, actions: Sequence[Action], *, direct: Reader) -> Sequence[Action | Exception]:
         """Pack what is still as it was decided on; what owns others, or has changed, is left as it is."""
         try:
             for kind in {one.handle.kind for one in actions}:
@@ -237,7 +241,6 @@ class ObjectTrash:
         except Exception as error:  # noqa: BLE001 - nothing of it is ended
             return [error] * len(actions)
         done: list[Action | Exception] = []
-        details = {UNDO_UNTIL: now + self._lasts_ns}
         for one in actions:
             if one.uid in owning:
                 done.append(_not_undoable(one, TrashReason.OWNS_OTHERS))
@@ -246,11 +249,11 @@ class ObjectTrash:
             elif page is None or one.uid not in page.places:
                 done.append(one)  # it is gone or has changed: the act compares, and says so
             else:
-                done.append(self._copied(one, page, details))
+                done.append(self._copied(one, page))
         return done
 
-    def _copied(self, action: Action, page: PackedPage, details: dict[str, Any]) -> Action:
-        handle = action.handle
+    def _copied(self, action: Action, page: PackedPage) -> Action:
+        handle, details = action.handle, {UNDO_UNTIL: page.until}
         handle = type(handle)(handle.kind, handle.key, handle.owners, page=page)  # a third of what _replace costs
         return replace(action, handle=handle, details={**action.details, **details} if action.details else details)
 
@@ -270,7 +273,7 @@ class ObjectTrash:
         keeper = (await self.store.create(self.kinds.keeper, self._document(name, contents))).metadata
         await self.write_chunks(keeper, name, chunks)
         places = {item.uid: place for place, item in enumerate(contents.items)}
-        return PackedPage(keeper.key, keeper.uid, places)
+        return PackedPage(keeper.key, keeper.uid, places, self._until(keeper))
 
     async def write_chunks(self, keeper: ObjectMeta, name: str, chunks: Sequence[PackedChunk]) -> None:
         """Store packed objects as a checkpoint of this name, and its chunks, of a trash keeper."""
