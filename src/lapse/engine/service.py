@@ -319,7 +319,7 @@ class LocalService:
         is_changed = was is not None and was.active(self._place.now)
         if was is not None:
             await self._audit(AuditReason.HOLD_RELEASED, thing, {"reason": was.reason, "legal": was.is_legal or None})
-        return thing.view(changed=is_changed)
+        return replace(await self._with_end(thing.view()), changed=is_changed)
 
     async def extend(self, asked: ExtendRequest) -> SteeredView:
         """See `Verbs`."""
@@ -361,7 +361,22 @@ class LocalService:
         target = await thing.domain.deletion_target(thing.candidate)
         action = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=place.now)
         await delete_by_person(target, place.journal, action, clock=place.clock, metrics=place.metrics)
-        return thing.view()
+        until = await self._undoable_until(thing)
+        back = f"To bring it back: lapse undo {thing.address}"
+        return thing.view(says=None if until is None else f"It is in the trash until {to_timestamp(until)}. {back}")
+
+    async def _undoable_until(self, thing: _Thing) -> int | None:
+        """Return until when something that was deleted just now comes back; None where it does not, or nobody knows."""
+        if thing.domain.not_undoable is not None:
+            return None
+        address, uid = str(thing.address), thing.candidate.uid
+        try:
+            rows = await self._place.journal.entries(address=address, uid=uid, outcome=Outcome.ENDED, limit=1)
+        except LapseError:  # a journal that cannot be read back
+            entry, _ = await self._in_trash(address, self._place.now, uid=uid)
+            return None if entry is None else entry.expires_at
+        until = ((rows[0].details if rows else None) or {}).get(UNDO_UNTIL)
+        return until if isinstance(until, int) else None
 
     async def _held(self, thing: _Thing) -> HoldFacts | None:
         """Return what holds a thing, wherever it stands."""

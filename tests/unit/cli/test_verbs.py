@@ -173,6 +173,23 @@ def test_what_is_not_due_yet_is_waited_for_where_that_is_asked_and_the_hints_say
     assert said.endswith("0 ended, 1 left, of 1.\nTo wait for what is not due: lapse apply plan.json --when-due\n")
 
 
+def test_what_was_released_is_told_with_its_deadline_and_what_was_deleted_with_the_way_back(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    extended = holder.told("extend", "workspace/lab", "2h")
+    holder.say("hold", "workspace/lab", "--reason", "demo")
+    released = holder.told("release", "workspace/lab")
+    assert (released["changed"], released["hold"]) == (True, None)
+    for name in ("deadline", "extended_until"):
+        assert released[name] == extended[name] is not None
+
+    said = holder.say("delete", "workspace/lab", "--yes")[0]
+    (entry,) = holder.told("trash", "list")["items"]
+    back = f"It is in the trash until {entry['expires_at']}. To bring it back: lapse undo workspace/lab"
+    assert said == f"Deleted: workspace/lab. {back}\n"
+    holder.say("undo", "workspace/lab")
+    assert holder.told("delete", "workspace/lab", "--yes")["says"].endswith("To bring it back: lapse undo workspace/lab")
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))
