@@ -525,7 +525,7 @@ def _conflict(
 
 
 def _held(deletion: Deletion, hold: Hold) -> HeldError:
-    return held_error(f"{deletion.kind.kind} {deletion.key}", hold)
+    return held_error(deletion.kind.address(deletion.key), hold)
 
 
 def _not_found(kind: Kind[Any], key: ObjectKey) -> NotFoundError:

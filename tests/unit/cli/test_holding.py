@@ -73,7 +73,7 @@ def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(hold
     holder.say("workspaces", "delete", "lab")
     told = holder.told("why", "workspace/lab")
 
-    assert "workspace/lab is held (audit), so it is not deleted" in refused
+    assert "workspace/lab is held (audit), so it is not deleted. To let it go: lapse release workspace/lab." in refused
     assert [row["outcome"] for row in told["journal"]] == ["ended", "intent", "done", "held", "done"]
     assert told["journal"][0]["actor"] == who()
     assert "ended (deleted_by_person" in holder.say("why", "workspace/lab")[0]

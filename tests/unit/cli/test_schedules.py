@@ -199,7 +199,8 @@ def test_a_held_schedule_of_a_cluster_is_not_deleted(
     assert run(*CREATE, "--keep-last", "1") == 0
     monkeypatch.setattr("lapse.requests.expiry.hold_of", lambda _: Hold("an audit", None))
     assert run("delete", "nightly", "--cluster") == 1
-    assert "csched/default/nightly is held (an audit), so it is not deleted." in capsys.readouterr().err
+    told = "csched/default/nightly is held (an audit), so it is not deleted. To let it go: lapse release csched/"
+    assert told in capsys.readouterr().err
 
 
 async def test_a_deletion_tells_how_much_is_kept_and_until_when(tmp_path: Path) -> None:

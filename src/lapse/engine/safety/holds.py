@@ -53,7 +53,7 @@ class ReasonError(UsageError):
 
 
 class HeldError(LapseError):
-    """{address} is held{reason}, so it is not deleted."""
+    """{address} is held{reason}, so it is not deleted. To let it go: {release}."""
 
     status = 409
 
@@ -299,7 +299,8 @@ def _held_result(action: Action, hold: Hold) -> Result:
 
 def held_error(address: object, hold: Hold) -> HeldError:
     """Return what tells that an object is held, with its hold."""
-    return HeldError(address=address, reason=_because(hold), hold=hold)
+    release = f"lapse release {address}{' --legal' if hold.is_legal else ''}"
+    return HeldError(address=address, reason=_because(hold), hold=hold, release=release)
 
 
 # --- annotations ------------------------------------------------------------------------------------------------------
