@@ -657,11 +657,11 @@ def in_context(
 
     ``remote`` asks a running Lapse for the same, where flags or environment name one.
     """
-    from lapse.cli.remote import client_at
+    from lapse.cli.remote import ask_server, client_at
 
     client = None if remote is None else client_at(flags, cluster=cluster)
     if remote is not None and client is not None:
-        return run_through(remote(client))
+        return ask_server(client, remote)
     loaded = flags.load_and_warn()
 
     async def run() -> T:

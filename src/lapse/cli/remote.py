@@ -43,6 +43,7 @@ T = TypeVar("T")
 SERVER: Final = "LAPSE_SERVER"
 TOKEN: Final = "LAPSE_TOKEN"  # noqa: S105 - the name of a variable, not a token
 FILE_NAME: Final = "credentials.json"
+_TOKEN_INVALID: Final = "TokenInvalidError"  # noqa: S105 - the code of an error, not a token
 _FORM: Final = 1
 _MOST_BYTES: Final = 1 << 20
 _PLACES: Final = frozenset(
@@ -64,6 +65,10 @@ class OtherFlagsError(UsageError):
 
 class NoTokenError(UsageError):
     """There is no token for {server}. Log in with lapse login {server}, or set LAPSE_TOKEN."""
+
+
+class TokenRefusedError(LapseError):
+    """{server} does not know {token}, or it was revoked. {advice}."""
 
 
 class OwnerTokenNotSentError(LapseError):
@@ -189,6 +194,33 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
     if cluster or others:
         raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
     return AsyncClient(named, token_for(named, flags))
+
+
+def ask_server(client: AsyncClient, asked: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    """Wait for one call and return what it returns; where the token is refused, tell which one that was."""
+    from lapse.cli.context import run_through
+
+    try:
+        return run_through(asked(client))
+    except LapseError as error:
+        refused = _refused(client.server) if error.code == _TOKEN_INVALID else None
+        if refused is None:
+            raise
+        raise refused from error
+
+
+def _refused(server: LapseServer) -> TokenRefusedError | None:
+    """Return what tells which token a server has refused, and what to do; None for the owner's."""
+    from lapse.settings import own_folder
+
+    if os.environ.get(TOKEN) and _is_meant(server):
+        return TokenRefusedError(
+            server=server, token=f"the token in {TOKEN}", advice="Set it to another one, or unset it"
+        )
+    if str(server) not in CredentialsFile(own_folder()).tokens():
+        return None
+    kept, advice = "the token that lapse login has kept", f"Log in again with lapse login {server}"
+    return TokenRefusedError(server=server, token=kept, advice=advice)
 
 
 async def read_pages(

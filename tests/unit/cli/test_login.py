@@ -381,6 +381,20 @@ def test_this_process_is_seen_to_listen() -> None:
         assert remote.listeners_on("127.0.0.1", port) == remote.listeners_on("::1", port) == {os.geteuid()}
 
 
+def test_a_token_that_a_server_does_not_know_is_told_with_where_it_came_from(
+    server: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CredentialsFile(folder).keep(LapseServer.parse(server), "lapse_0a1b2c_old")
+    told = f"lapse: {server} does not know the token {{}}, or it was revoked. {{}}.\n"
+    for line in (("status",), ("keys", "list", "--app", "7")):
+        assert main([*line, "--server", server]) == 1
+        said = told.format("that lapse login has kept", f"Log in again with lapse login {server}")
+        assert capsys.readouterr().err == said
+    monkeypatch.setenv("LAPSE_TOKEN", "lapse_0a1b2c_older")
+    assert main(["status", "--server", server]) == 1
+    assert capsys.readouterr().err == told.format("in LAPSE_TOKEN", "Set it to another one, or unset it")
+
+
 def test_the_status_of_a_folder_names_the_server_that_has_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,7 +187,9 @@ def test_what_was_released_is_told_with_its_deadline_and_what_was_deleted_with_t
     back = f"It is in the trash until {entry['expires_at']}. To bring it back: lapse undo workspace/lab"
     assert said == f"Deleted: workspace/lab. {back}\n"
     holder.say("undo", "workspace/lab")
-    assert holder.told("delete", "workspace/lab", "--yes")["says"].endswith("To bring it back: lapse undo workspace/lab")
+    assert holder.told("delete", "workspace/lab", "--yes")["says"].endswith(
+        "To bring it back: lapse undo workspace/lab"
+    )
 
 
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:

@@ -178,13 +178,12 @@ class KeysOf:
 
     def ask(self, app: int, here: Callable[[AppKeys], T], there: Callable[[RemoteKeys], Coroutine[Any, Any, T]]) -> T:
         """Ask a store of this machine ``here``, or a running Lapse ``there`` if flags or environment name one."""
-        from lapse.cli.context import run_through
-        from lapse.cli.remote import OtherFlagsError, client_at
+        from lapse.cli.remote import OtherFlagsError, ask_server, client_at
 
         if self.url is None:
             client = client_at(self.flags)
             if client is not None:
-                return run_through(there(client.keys))
+                return ask_server(client, lambda found: there(found.keys))
         elif self.flags.asks_server is not None:
             raise OtherFlagsError(flags="--url")
         elif "state_dir" in self.flags.given:
