@@ -81,8 +81,8 @@ def test_a_command_outside_keeps_a_workspace_with_the_state_folder_s_right(serve
     served.becomes("lab", "STANDBY")
 
 
-def run_echo(served: Served, name: str) -> None:
-    served.create(name, standby_ttl_seconds=2)
+def run_echo(served: Served, name: str, *, standby_ttl_seconds: int = 2) -> None:
+    served.create(name, standby_ttl_seconds=standby_ttl_seconds)
     served.becomes(name, "RUNNING")
 
 
@@ -147,7 +147,7 @@ def test_a_workspace_that_does_not_run_is_said_and_not_woken(served: Served) -> 
 
 
 def test_the_time_of_a_lease_is_bounded(served: Served) -> None:
-    run_echo(served, "bounded")
+    run_echo(served, "bounded", standby_ttl_seconds=8)  # the command takes seconds to begin, beside others
     process = busy(
         served, f"--server={served.server.http}", "--workspace=bounded", "--most=1s", "--", "sh", "-c", "sleep 60"
     )
