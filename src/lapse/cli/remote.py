@@ -68,7 +68,7 @@ class NoTokenError(UsageError):
 
 
 class TokenRefusedError(LapseError):
-    """{server} does not know {token}, or it was revoked. {advice}."""
+    """{server} does not know {which}, or it was revoked. {advice}."""
 
 
 class OwnerTokenNotSentError(LapseError):
@@ -215,12 +215,12 @@ def _refused(server: LapseServer) -> TokenRefusedError | None:
 
     if os.environ.get(TOKEN) and _is_meant(server):
         return TokenRefusedError(
-            server=server, token=f"the token in {TOKEN}", advice="Set it to another one, or unset it"
+            server=server, which=f"the token in {TOKEN}", advice="Set it to another one, or unset it"
         )
     if str(server) not in CredentialsFile(own_folder()).tokens():
         return None
     kept, advice = "the token that lapse login has kept", f"Log in again with lapse login {server}"
-    return TokenRefusedError(server=server, token=kept, advice=advice)
+    return TokenRefusedError(server=server, which=kept, advice=advice)
 
 
 async def read_pages(

@@ -46,7 +46,12 @@ class MeddledStore:
         return getattr(self._inner, name)
 
     async def list(self, kind: Kind[Any], **how: Any) -> Page[Any]:  # noqa: ANN401 - as it is asked
-        page = await self._inner.list(kind, **how)
+        return await self._meddled(await self._inner.list(kind, **how))
+
+    async def list_created_before(self, kind: Kind[Any], moment: str, **how: Any) -> Page[Any]:  # noqa: ANN401 - as it is asked
+        return await self._meddled(await cast("Any", self._inner).list_created_before(kind, moment, **how))
+
+    async def _meddled(self, page: Page[Any]) -> Page[Any]:
         self._meddler.lists += 1
         if self._meddler.after_list is not None:
             await self._meddler.after_list(self._meddler.lists)
