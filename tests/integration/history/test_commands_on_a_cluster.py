@@ -268,7 +268,7 @@ def test_a_policy_of_a_file_passes_over_any_kind(cluster: Cluster) -> None:
 def test_nothing_goes_while_history_is_frozen_on_the_cluster(cluster: Cluster) -> None:
     names = cluster.record(1, 2)
     cluster.run("freeze", "history")
-    done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes", code=1)
+    done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes", code=3)
 
     assert "must wait until lapse resume" in done.stderr
     assert cluster.left() == set(names)
