@@ -19,10 +19,14 @@ from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.conformance.holds.harness import DAY, HELD, HOUR, Elsewhere, Harness, opened
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from tests.conformance.holds.harness import Target
     from tests.integration.requests.world import Call
+
+    Who = Callable[[Harness], Awaitable[Target]]
+    Where = Callable[[Harness, Target], Awaitable[object]]
 
 STORES = ["embedded", "elsewhere"]
 WHO = [
@@ -66,11 +70,11 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.mark.parametrize(("who", "where"), CASES, ids=lambda one: one.__name__)
-async def test_what_is_held_stays_and_goes_when_it_is_released(harness: Harness, who: object, where: object) -> None:
+async def test_what_is_held_stays_and_goes_when_it_is_released(harness: Harness, who: Who, where: Where) -> None:
     if who is Harness.by_person and isinstance(harness.world.wire.store, Elsewhere):
         pytest.skip("people delete requests of the embedded store only")
-    target = await who(harness)  # type: ignore[operator]
-    await where(harness, target)  # type: ignore[operator]
+    target = await who(harness)
+    await where(harness, target)
     await harness.act(target)
     assert await harness.exists(target)
 
@@ -81,10 +85,10 @@ async def test_what_is_held_stays_and_goes_when_it_is_released(harness: Harness,
 
 
 @pytest.mark.parametrize(("who", "where"), [one for one in CASES if one[0] in SWEPT], ids=lambda one: one.__name__)
-async def test_what_is_released_goes_at_once(harness: Harness, who: object, where: object) -> None:
+async def test_what_is_released_goes_at_once(harness: Harness, who: Who, where: Where) -> None:
     """Wherever the hold stood: nothing waits for the look that is made every ten minutes."""
-    target = await who(harness)  # type: ignore[operator]
-    await where(harness, target)  # type: ignore[operator]
+    target = await who(harness)
+    await where(harness, target)
     await harness.act(target)
     await harness.world.rest()  # nothing is left to do that would look at it by chance
     await harness.world.rest()
@@ -108,8 +112,8 @@ async def test_what_a_held_object_has_kept_goes_when_that_is_gone(harness: Harne
 
 
 @pytest.mark.parametrize("who", WHO, ids=lambda one: one.__name__)
-async def test_a_hold_whose_end_has_passed_holds_nothing(harness: Harness, who: object) -> None:
-    target = await who(harness)  # type: ignore[operator]
+async def test_a_hold_whose_end_has_passed_holds_nothing(harness: Harness, who: Who) -> None:
+    target = await who(harness)
     owner = await harness.volume("owner")
     over = {**HELD, "lapse.dev/hold-until": harness.moment(-1)}
     await harness.own(target.kind, target.obj, owner=(PERSISTENT_VOLUME, owner))
@@ -253,11 +257,11 @@ async def test_a_person_does_not_delete_a_request_that_takes_along_what_is_held(
 @pytest.mark.parametrize("where", [Harness.on_itself, Harness.on_its_owner, Harness.on_a_dependant])
 @pytest.mark.parametrize("who", [Harness.by_request_ttl, Harness.by_keeper_sweep, Harness.by_policy_on_content])
 async def test_a_hold_that_is_placed_between_the_look_and_the_deletion_counts(
-    tmp_path: Path, who: object, where: object
+    tmp_path: Path, who: Who, where: Where
 ) -> None:
     async with opened(tmp_path, elsewhere=False) as harness:
-        target = await who(harness)  # type: ignore[operator]
-        await where(harness, target)  # type: ignore[operator]
+        target = await who(harness)
+        await where(harness, target)
         await harness.release()
         real, store, was_held = harness.store.delete_all, harness.store, False
 
