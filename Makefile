@@ -7,13 +7,15 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-SOURCES := $(wildcard src tests bench)
+SOURCES := $(wildcard src tests bench tools)
 
-# What is installed in .venv, by who needs it: Lapse with its backends, the packages of the quick tests, everything. Each
-# adds to what is there, except the last, which makes it exactly that.
+# What is installed in .venv, by who needs it: Lapse with its backends, the packages of the quick tests, those of the
+# documentation, everything. Each adds to what is there, except the last, which makes it exactly that.
 FOR_RUN := .venv/.for-run
 FOR_TEST := .venv/.for-test
+FOR_DOCS := .venv/.for-docs
 READY := .venv/.ready
+EXAMPLE := .venv/.example-domain
 
 # Two processes, because two cores are the least that a machine has. Quick tests go wherever there is time.
 #
@@ -42,15 +44,15 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-rest test-all check bench lock clean
+.PHONY: help setup run test test-rest test-all check bench docs docs-serve lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv with lapse and all its tools in it
 
-run: $(FOR_RUN) ## start lapse with embedded backends and an example workspace
-	$(BIN)/lapse up --example
+run: $(FOR_RUN) $(EXAMPLE) ## start lapse with embedded backends and a demo that you see lapse
+	$(BIN)/lapse up --demo
 
 test: export LAPSE_EXAMPLES ?= few
 test: $(FOR_TEST) ## run the tests that need nothing but Python (DOMAIN=... PYTEST_ARGS='...')
@@ -73,11 +75,17 @@ check: $(READY) ## lint, format, types, import contracts, lock file
 bench: $(READY) ## run the benchmark (BENCH_ARGS='...')
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
+docs: $(FOR_DOCS) ## build the documentation as a site: open site/index.html
+	$(BIN)/python tools/site/build.py site
+
+docs-serve: docs ## the same, at http://127.0.0.1:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
+
 lock: ## bring uv.lock in line with pyproject.toml (LOCK_ARGS=--upgrade: all of it)
 	tools/uv lock $(LOCK_ARGS)
 
 clean: ## remove everything that was fetched or built here
-	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .tools build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --frozen: exactly what the lock says, also where the caller's uv settings (an index, a date) would resolve otherwise.
@@ -89,10 +97,22 @@ $(FOR_RUN): $(LOCKED)
 	$(SYNC) --inexact --all-extras --no-default-groups
 	@touch $@
 
+# The example of a domain, for the files of the demo. What makes the environment exact removes it.
+INSTALL_EXAMPLE := tools/uv pip install --quiet --no-deps --reinstall --python $(BIN)/python ./examples/domain
+
+$(EXAMPLE): $(FOR_RUN) $(wildcard examples/domain/*)
+	$(INSTALL_EXAMPLE)
+	@touch $@
+
 $(FOR_TEST): $(LOCKED)
 	$(SYNC) --inexact --extra kubernetes --no-default-groups --group test
 	@touch $@
 
+$(FOR_DOCS): $(LOCKED)
+	$(SYNC) --inexact --only-group docs
+	@touch $@
+
 $(READY): $(LOCKED)
 	$(SYNC) --all-extras
-	@touch $(FOR_RUN) $(FOR_TEST) $@
+	@if [ -e $(EXAMPLE) ]; then $(INSTALL_EXAMPLE); fi # a `lapse up --demo` may run with it
+	@touch $(FOR_RUN) $(FOR_TEST) $(FOR_DOCS) $@

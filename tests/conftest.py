@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lapse.domains import REGISTRY
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ settings.load_profile("lapse")
 # A run starts a thousand processes of Lapse. Where they may not keep their bytecode, as in many container images, each
 # of them compiles the same hundreds of modules once more: three quarters of what most of them do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# `make run` installs the example domain beside Lapse. Tests see the domains of Lapse alone, whether it is there or not;
+# those that want another one say so. Other processes do see it: without settings it is about a folder of its own.
+REGISTRY._installed = tuple
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,7 +43,8 @@ class ScratchFolderError(LapseError):
 class ScratchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section ``[domains.scratch]`` of the settings."""
 
-    folder: Path
+    folder: Path | None = None
+    """None: ``scratch`` in the state folder, which is made, so that without settings nothing of anybody's lapses."""
     max_age: Duration = Duration.parse("24h")
 
 
@@ -156,8 +157,16 @@ def _is_text(name: str) -> bool:
 
 def build(context: DomainContext) -> DomainParts:
     """Make the domain from its settings. One object is both parts."""
-    files = ScratchFiles(context.settings.folder, context.settings.max_age)
+    settings = context.settings
+    files = ScratchFiles(settings.folder or _own_folder(context.state_dir), settings.max_age)
     return DomainParts(files, files)
+
+
+def _own_folder(state_dir: Path) -> Path:
+    folder = state_dir / NAME
+    for one in (state_dir, folder):
+        one.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 SCRATCH = Registration(

@@ -59,7 +59,8 @@ FOUNDING_SECONDS: Final = {
 }
 """The same for variables that hold a number of seconds, or a duration; the last of several for one key wins."""
 _NO_SETTINGS: Final = frozenset(
-    PREFIX + name for name in ("CONFIG", "SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
+    PREFIX + name
+    for name in ("CONFIG", "SERVER", "SERVER_CERTIFICATE", "CA_FILE", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
 )
 """Variables of ours that are read, or given to the programs of workspaces, and are no settings."""
 RUNNING_KEYS: Final = ("kube_config", "state_dir", "database_url", "workspaces_url", "domains")
@@ -168,6 +169,13 @@ def _path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("expected the path of a folder")
     return Path(value).expanduser().absolute()
+
+
+def _file(value: object) -> str:
+    """Read the path of a file, absolute whatever the working directory is later; none is empty."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("expected the path of a file")
+    return str(Path(value).expanduser().absolute()) if value else ""
 
 
 def _text(value: object) -> str:
@@ -625,6 +633,13 @@ class Settings:
     http_max_connections_per_peer: int = setting(
         256, _count, "The same from one address; 0 where a reverse proxy stands in front"
     )
+    http_tls_certificate: str = setting(
+        "",
+        _file,
+        "Certificate of the API and the pages, in PEM form, with which they speak TLS only; read again when it is"
+        " replaced",
+    )
+    http_tls_key: str = setting("", _file, "Private key of that certificate, in PEM form and without a password")
     webhook_host: str = setting("127.0.0.1", _host, "Address of the admission webhook")
     webhook_port: int = setting(8443, _port, "Port of the admission webhook; 0 picks a free one")
     webhook_cert_file: str = setting(
@@ -651,6 +666,11 @@ class Settings:
                 object.__setattr__(self, key, declared.read(getattr(self, key)))
             except ValueError as error:
                 problems[key] = error
+        if not problems and bool(self.http_tls_certificate) != bool(self.http_tls_key):
+            given, missing = "http_tls_certificate", "http_tls_key"
+            if self.http_tls_key:
+                given, missing = missing, given
+            problems[given] = ValueError(f"expected {missing} beside it: TLS needs both files, or none")
         if problems:
             raise ValuesError(problems)
         if not self.keys_url:

@@ -1,9 +1,9 @@
 """The documents, to the letter: every Python block runs, every console block prints what it shows.
 
-A block stands alone, with a folder of its own in which the examples are. But a page that says ``make run`` in a console
-block is one sitting: its blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page has
-for it: as variables of that command, and as a block that begins with ``# lapse.toml``. Ports that such a page names, of
-workspaces and of their proxy, become free ones.
+A block stands alone, with a folder of its own in which the examples are. But a page that says ``lapse up`` in a console
+block is one sitting: its blocks, Python too, run in order, in one folder, beside a ``lapse up`` with the settings that
+the page has for it: as variables of that command, and as a block that begins with ``# lapse.toml``. Ports that such a
+page names, of workspaces and of their proxy, become free ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDS_A_SERVER = "not run here"  # in the notes of a fence: needs something that
 SETTINGS_FILE = "# lapse.toml\n"
 PROXY_PORT = "8752"
 PORT = re.compile(r"--port (\d+)")
-START = re.compile(r"^\$ (?P<settings>(?:[A-Z_]+=\S+ )*)make run$", re.MULTILINE)
+START = re.compile(r"^\$ (?P<settings>(?:[A-Z_]+=\S+ )*)(?:\.venv/bin/)?lapse up$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,20 @@ class Block:
     document: str
     line: int
     body: str
+    language: str
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
 
 
-def blocks(language: str) -> list[Block]:
+def blocks(*languages: str) -> list[Block]:
     found = []
     for path in DOCS:
         text = path.read_text()
         for match in FENCE.finditer(text):
-            if match["language"] == language and NEEDS_A_SERVER not in match["notes"]:
+            if match["language"] in languages and NEEDS_A_SERVER not in match["notes"]:
                 line = text.count("\n", 0, match.start()) + 1
-                found.append(Block(str(path.relative_to(ROOT)), line, match["body"]))
+                found.append(Block(str(path.relative_to(ROOT)), line, match["body"], match["language"]))
     return found
 
 
@@ -76,12 +77,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LapseServer]:
     running.stop()
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def sittings() -> dict[str, list[Block]]:
+    """Return the blocks of the pages that start Lapse themselves."""
+    pages: dict[str, list[Block]] = {}
+    for block in blocks("console", "python"):
+        pages.setdefault(block.document, []).append(block)
+    return {page: found for page, found in pages.items() if any(START.search(block.body) for block in found)}
+
+
+def alone(language: str) -> list[Block]:
+    """Return the blocks that stand alone."""
+    return [block for block in blocks(language) if block.document not in sittings()]
+
+
+@pytest.mark.parametrize("block", alone("python"), ids=str)
 def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
+    run_python(block.body, folder=tmp_path, state=tmp_path)
+
+
+def run_python(body: str, *, folder: Path, state: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.body.replace("/var/lib/app", str(tmp_path))],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
+        [sys.executable, "-W", "error", "-c", body.replace("/var/lib/app", str(folder))],
+        cwd=folder,
+        env=clean_environment(state),
         capture_output=True,
         text=True,
         check=False,
@@ -90,15 +108,7 @@ def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def sittings() -> dict[str, list[Block]]:
-    """Return the console blocks of the pages that start Lapse themselves."""
-    pages: dict[str, list[Block]] = {}
-    for block in blocks("console"):
-        pages.setdefault(block.document, []).append(block)
-    return {page: found for page, found in pages.items() if any(START.search(block.body) for block in found)}
-
-
-@pytest.mark.parametrize("block", [one for one in blocks("console") if one.document not in sittings()], ids=str)
+@pytest.mark.parametrize("block", alone("console"), ids=str)
 def test_console_blocks_print_what_they_show(block: Block, server: LapseServer, tmp_path: Path) -> None:
     show_examples(tmp_path)
     run_block(block, server, folder=tmp_path, state=tmp_path)
@@ -117,11 +127,14 @@ def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: 
     show_examples(folder)
     for file in [one for one in blocks("toml") if one.document == page and one.body.startswith(SETTINGS_FILE)]:
         (state / "lapse" / "lapse.toml").write_text(file.body)
-    server = LapseServer.start(state / "lapse", "--example", settings=settings)  # as make run does
+    server = LapseServer.start(state / "lapse", settings=settings)
     ports = {named: free_port() for block in rest for named in PORT.findall(block.body)}
     try:
         for block in rest:
             renamed = with_ports(block, {**ports, PROXY_PORT: server.proxy_port})
+            if block.language == "python":
+                run_python(renamed.body.replace("http://127.0.0.1:8750", server.http), folder=folder, state=state)
+                continue
             run_block(renamed, server, folder=folder, state=state, LAPSE_PROXY_PORT=str(server.proxy_port))
     finally:
         server.stop()
@@ -163,12 +176,6 @@ def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path, *
         )
         printed = result.stdout if result.stdout.endswith("\n") or not result.stdout else f"{result.stdout}\n"
         assert shown_as(expected).fullmatch(printed), f"{block}: $ {command}\n{printed}"
-
-
-def test_links_between_documents_lead_somewhere() -> None:
-    links = [(path, target) for path in DOCS for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())]
-    broken = [f"{path.relative_to(ROOT)} -> {target}" for path, target in links if not (path.parent / target).exists()]
-    assert broken == []
 
 
 def test_there_is_something_to_run() -> None:

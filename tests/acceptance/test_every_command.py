@@ -26,8 +26,10 @@ YES, NO = "yes", "no"
 TABLE = """
             requests  keepers  artifacts  history  retention  workspaces  scratch  keys      redis
 plan        yes       yes      yes        yes      yes        yes         yes      counts    untold
+forecast    yes       yes      yes        yes      yes        yes         yes      counts    untold
 apply       yes       yes      yes        yes      yes        yes         yes      no        -
 approve     yes       yes      yes        yes      yes        yes         yes      no        -
+propose     yes       yes      yes        yes      yes        yes         yes      no        -
 why         yes       yes      yes        yes      yes        yes         yes      live      live
 hold        yes       yes      yes        yes      yes        yes         yes      no        no
 legal       yes       yes      yes        yes      yes        yes         yes      no        no
@@ -125,6 +127,25 @@ def plan_works(at: Place, domain: str) -> None:
     assert at.json(*plan_words(at, domain, "--within", "1m", "--detailed-exitcode"))["items"] == []
 
 
+def forecast_works(at: Place, domain: str) -> None:
+    over, live = at.new_ones(domain, OVER, HOUR)
+    words = ("forecast", "--domain", at.domain(domain), "--within", "60d", "--limit", "1000")
+    told = at.json(*words, "--steps", "60")
+    items = {one["address"]: one for one in told["items"]}
+    assert items[at.planned(domain, over)]["due"]
+    assert not items[at.planned(domain, live)]["due"]
+    (counted,) = told["domains"]
+    assert (counted["name"], len(counted["counts"])) == (at.domain(domain), 60)
+    assert counted["overdue"] >= 1
+    assert sum(counted["counts"]) >= 1
+    shown = at.run(*words)
+    assert at.planned(domain, over) in shown.stdout
+    assert "overdue" in shown.stderr
+    assert at.has(domain, over)
+    at.end(domain, over)
+    assert at.json(*words[:3], "--within", "1m")["items"] == []
+
+
 def planned(at: Place, domain: str, address: str, within: str = "1m") -> str:
     """Write a plan that has this one thing, and return the file."""
     file = str(at.folder / f"{next(at.names)}.json")
@@ -183,6 +204,25 @@ def approve_works(at: Place, domain: str) -> None:
     assert approval["plan"] == json.loads((at.folder / file).read_text())["id"]
     assert at.json("apply", file)["ended"] == 1
     assert at.is_gone(domain, over)
+
+
+def propose_works(at: Place, domain: str) -> None:
+    over = at.new(domain, left=OVER)
+    if at.name == "cluster":
+        assert "keeps no plans" in at.refused(*plan_words(at, domain, "--propose"))
+        assert "lapse plan --out FILE" in at.refused("plans", "list")
+        at.end(domain, over)
+        return
+    plan = at.json(*plan_words(at, domain, "--propose", "--within", "1m"))["id"]
+    assert plan in [one["id"] for one in at.json("plans", "list")["items"]]
+    assert at.planned(domain, over) in [one["address"] for one in at.json("plans", "show", plan)["items"]]
+    if "bob" in at.people:
+        assert "another person must approve it" in at.refused("approve", plan)
+        at.run("approve", plan, by="bob")
+    assert at.json("apply", plan)["ended"] == 1
+    assert at.is_gone(domain, over)
+    (told,) = [one for one in at.json("plans", "list")["items"] if one["id"] == plan]
+    assert (told["ended"], told["left"], told["approved_by"] is None) == (1, 0, "bob" not in at.people)
 
 
 # --- why --------------------------------------------------------------------------------------------------------------
@@ -376,8 +416,10 @@ def freeze_works(at: Place, domain: str) -> None:
 
 WORKS: dict[str, Callable[[Place, str], None]] = {
     "plan": plan_works,
+    "forecast": forecast_works,
     "apply": apply_works,
     "approve": approve_works,
+    "propose": propose_works,
     "why": why_works,
     "hold": hold_works,
     "legal": legal_works,
@@ -398,6 +440,8 @@ def asked(domain: str, verb: str, thing: str) -> list[tuple[str, ...]]:
     """Return the commands of a row of the table, about a thing."""
     words: dict[str, list[tuple[str, ...]]] = {
         "plan": [("plan", "--domain", domain)],
+        "forecast": [("forecast", "--domain", domain)],
+        "propose": [("plan", "--domain", domain, "--propose")],
         "why": [("why", thing), ("why", thing, "--at", "1h")],
         "hold": [("hold", thing, "--reason=audit"), ("release", thing)],
         "legal": [("hold", thing, "--reason=court", "--legal"), ("release", thing, "--legal")],
@@ -439,8 +483,14 @@ def elsewhere(at: Place, domain: str, verb: str) -> None:
 
 
 def counted(at: Place, domain: str, verb: str) -> None:
-    """A plan tells how many keys expire, and no names."""
+    """A plan tells how many keys expire, and no names; so does a forecast."""
     thing = at.new(domain)
+    if verb == "forecast":
+        printed, ahead = at.run("forecast", "--domain", domain), at.json("forecast", "--domain", domain)
+        assert ahead["items"] == []
+        assert [sum(one["counts"]) >= 1 for one in ahead["domains"]] == [True]
+        assert thing.rpartition("/")[2] not in printed.stdout + printed.stderr + json.dumps(ahead)
+        return
     told = at.run("plan", "--domain", domain, "--detailed-exitcode")
     assert "application 7" in told.stderr
     document = at.json("plan", "--domain", domain)
@@ -452,6 +502,12 @@ def counted(at: Place, domain: str, verb: str) -> None:
 def untold(at: Place, domain: str, verb: str) -> None:
     """Nobody can count the keys of a server; a plan of everything has none of them, and one of keys says so."""
     at.new(domain)
+    if verb == "forecast":
+        (keys,) = [one for one in at.json("forecast")["domains"] if one["name"] == domain]
+        assert keys["counts"] == []
+        assert "nobody can tell" in keys["problem"].lower()
+        assert at.json("forecast", "--domain", domain, code=1)["domains"] == [keys]
+        return
     assert at.json("plan")["counts"] == []
     assert "nobody can tell" in at.refused("plan", "--domain", domain).lower()
 

@@ -120,6 +120,10 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
     samples |= dict.fromkeys([name for name in SETTINGS if "_max_connections" in name], "77")
     samples |= {"domains": '{"mine": {"folder": "/tmp"}}'}
+    samples |= {"http_tls_certificate": "/x/tls.crt", "http_tls_key": "/x/tls.key"}
+    beside = {"http_tls_certificate": "http_tls_key", "http_tls_key": "http_tls_certificate"}.get(key)
+    if beside is not None:  # neither goes alone
+        monkeypatch.setenv(f"LAPSE_{beside.upper()}", samples[beside])
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     lines = f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n"
@@ -135,6 +139,19 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
 
     assert by_file.settings == by_environment.settings == by_flag.settings != Settings()
     assert [one.origins[key].layer for one in (by_file, by_environment, by_flag)] == ["file", "environment", "flag"]
+
+
+@pytest.mark.parametrize("given", ["http_tls_certificate", "http_tls_key"])
+def test_a_certificate_and_its_key_are_given_together_or_not_at_all(given: str) -> None:
+    missing = {"http_tls_certificate": "http_tls_key"}.get(given, "http_tls_certificate")
+    with pytest.raises(SettingsError, match=rf"flag --{given.replace('_', '-')}: .*expected {missing} beside it"):
+        load_settings({given: "/x/tls.pem"})
+
+
+def test_the_file_of_a_certificate_is_the_same_from_every_working_directory(tmp_path: Path) -> None:
+    loaded = load_settings({"http_tls_certificate": "tls.crt", "http_tls_key": "~/tls.key"})
+    assert loaded.settings.http_tls_certificate == str(Path.cwd() / "tls.crt")
+    assert loaded.settings.http_tls_key == str(Path("~/tls.key").expanduser())
 
 
 def test_there_is_a_flag_for_every_key() -> None:

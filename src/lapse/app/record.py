@@ -26,6 +26,7 @@ from lapse.db.sqlite.database import Database
 from lapse.domains import REGISTRY, object_kinds
 from lapse.engine.journal.retention import JournalRetention
 from lapse.engine.journal.sqlite import SQLiteJournal
+from lapse.engine.plans.sqlite import SQLitePlans
 from lapse.engine.running.database_lease import SQLiteLease
 from lapse.engine.running.election import LeaseElection
 from lapse.engine.safety.blast_radius import PolicyApprovals, PolicyGuard
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock, UnixNs
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import DatabaseJournal
+    from lapse.engine.plans.proposed import PlanStore
     from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import Source
@@ -113,6 +115,8 @@ class ProcessRecord:
     """Freezes, what was spent, and notes."""
     holds: HoldStore
     """Holds and extensions on things of domains that have no place for them."""
+    plans: PlanStore
+    """Plans that are kept for others to find."""
     server: Postgres | None = None
     """The database; None where the state folder has the record."""
 
@@ -121,18 +125,19 @@ class ProcessRecord:
         """Return what a state folder has of a record, wherever its record is."""
         journal = SQLiteJournal(store.database)
         safety = SQLiteGateStore(journal, budgets=budgets, domains=REGISTRY.freezable())
-        return cls(journal, safety, SQLiteHolds(store.database))
+        return cls(journal, safety, SQLiteHolds(store.database), SQLitePlans(store.database))
 
     @classmethod
     def on_server(cls, database: Postgres, *, folder: str = "", budgets: Budgets = _NO_BUDGETS) -> Self:
         """Return the record in an open database, of a state folder by its name, or of what is in the database alone."""
         from lapse.engine.journal.postgres import PostgresJournal
+        from lapse.engine.plans.postgres import PostgresPlans
         from lapse.engine.safety.postgres import PostgresGateStore, PostgresHolds
 
         shared = [one.name for one in REGISTRY.built_in if one.is_in_database]
         journal = PostgresJournal(database, store=folder, shared=shared)
         safety = PostgresGateStore(journal, budgets=budgets, domains=REGISTRY.freezable())
-        return cls(journal, safety, PostgresHolds(journal), database)
+        return cls(journal, safety, PostgresHolds(journal), PostgresPlans(journal), database)
 
     @classmethod
     async def open(

@@ -58,6 +58,7 @@ class _Process:
         from lapse.app import record as records
         from lapse.app.webhooks import Webhooks, check_webhooks
         from lapse.core.clock import SystemClock
+        from lapse.engine.journal.lines import JournalLines
         from lapse.engine.plans.approvals import loop_gate
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
@@ -100,6 +101,7 @@ class _Process:
                 record.retention(settings, guard, domain=DOMAIN),
                 count_loop(store, metrics),
                 *await webhooks.of_database(record),
+                *await JournalLines.open(record.journal, domain=DOMAIN),
             ],
             leadership=election or records.folder_election(state, machine),
         )

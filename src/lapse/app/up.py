@@ -1,19 +1,16 @@
 """``lapse up``: everything in one process. A composition root: opens what the settings name, wires it, runs it.
 
-With ``--example`` there is a workspace to open for people who start Lapse for the first time. It is created once for a
-state folder: a file there remembers that, so that one that was deleted does not come back. Two processes that start at
-once make one, because names are unique in a store. Not guaranteed: that it stays deleted in a store that several state
-folders share; each of them may make it once. Its TTLs are the defaults of the settings, not shorter ones of its own:
-they would show little, as the idle timer, which is the same for all workspaces, holds it longer.
+With ``--demo`` things lapse there from the first minute on (`lapse.app.demo`), for people who start Lapse for the first
+time. Every process goes on with a demo that was started in its folder.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from lapse.app.process import (
     NotSyncedError,
@@ -25,18 +22,17 @@ from lapse.app.process import (
     stay,
 )
 from lapse.app.webhooks import Webhooks, check_webhooks
-from lapse.app.workspaces import node_of, prepare_folder, user_name
+from lapse.app.workspaces import prepare_folder
 from lapse.core.errors import LapseError
-from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
-from lapse.workspaces.model import Ms, NewWorkspace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
 
+    from lapse.app.demo import Demo
     from lapse.app.domains import OwnDomain
     from lapse.app.record import ProcessRecord
     from lapse.app.workspaces import WorkspaceParts
@@ -60,55 +56,8 @@ if TYPE_CHECKING:
     from lapse.requests.local.executor import LocalRequests
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.sessions import BrowserSessions
-    from lapse.web.server.listener import Endpoint
-    from lapse.workspaces.store.port import WorkspaceStore
-
-NAME: Final = "example"
-MARK: Final = "example-was-made"
-_LOOPBACK: Final = "127.0.0.1"
-_MS: Final = 1_000_000
-
-
-async def ensure_example(store: WorkspaceStore, settings: Settings, clock: Clock) -> bool:
-    """Create it unless that was done before; return whether there is a workspace of its name."""
-    mark = settings.state_dir / MARK
-    if not mark.exists():
-        await _create(store, settings, Ms(clock.wall_ns() // _MS))
-        mark.touch()
-    try:
-        await store.by_name(NAME)
-    except UnknownWorkspaceError:
-        return False
-    return True
-
-
-async def _create(store: WorkspaceStore, settings: Settings, now: Ms) -> None:
-    new = NewWorkspace(
-        name=NAME,
-        owner=user_name(),
-        command=(sys.executable, "-m", "lapse.workspaces.example"),
-        # Beside the proxy's, where it stays from start to start; any, where the proxy takes any, too.
-        port=free_port(settings.proxy_port and settings.proxy_port + 1),
-        node_id=node_of(settings),
-        standby_ttl_seconds=int(settings.default_standby_ttl.seconds),
-        archive_ttl_seconds=int(settings.default_archive_ttl.seconds),
-    )
-    try:
-        await store.create(new, now=now)
-    except WorkspaceExistsError:
-        return
-
-
-def free_port(wanted: int) -> int:
-    """Return the port that is wanted, or, where that is taken or there is none such, one that is free now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just left is free
-        try:
-            probe.bind((_LOOPBACK, wanted))
-        except (OSError, OverflowError):
-            probe.bind((_LOOPBACK, 0))
-        found: int = probe.getsockname()[1]
-        return found
+    from lapse.web.live import LiveChanges
+    from lapse.web.server.listener import Certificate, Endpoint
 
 
 class _Trashing(TypedDict):
@@ -132,9 +81,18 @@ class OpenBindError(LapseError):
     """{address} is open to other machines and there is no token; run lapse tokens create --name NAME --scope admin."""
 
 
-def run(loaded: LoadedSettings, *, example: bool, tell: Callable[..., None]) -> int:
+def run(loaded: LoadedSettings, *, demo: bool, tell: Callable[..., None]) -> int:
     """Work until a signal comes; ``tell`` says something to the person at the terminal, if there is one."""
-    return stay("lapse.up", loaded, partial(_Process.open, example=example, tell=tell))
+    return stay("lapse.up", loaded, partial(_open_demo if demo else _Process.open, tell=tell))
+
+
+async def _open_demo(loaded: LoadedSettings, stack: AsyncExitStack, *, tell: Callable[..., None]) -> _Process:
+    """Open it all with the settings of a demo, and let that run."""
+    from lapse.app.demo import demo_settings
+    from lapse.core.clock import SystemClock
+
+    loaded, quicker = await demo_settings(loaded, SystemClock())
+    return await _Process.open(loaded, stack, tell=tell, quicker=quicker)
 
 
 @dataclass(frozen=True)
@@ -145,20 +103,26 @@ class _Endpoints:
     probes: Endpoint
     proxy: Endpoint | None
     """None where workspaces are not served."""
+    certificate: Certificate | None
+    """That of ``http``; None: it speaks plain HTTP."""
 
     @classmethod
     def open(cls, settings: Settings, stack: AsyncExitStack) -> _Endpoints:
-        """Bind them all."""
+        """Bind them all. Raises `CertificateError` before, and `CannotListenError`."""
         from lapse.app.workspaces import proxy_endpoint
-        from lapse.web.server.listener import Endpoint
+        from lapse.requests.expiry import DOMAIN as REQUESTS
+        from lapse.web.server.listener import Certificate, Endpoint
 
-        http = Endpoint(settings.http_host, settings.http_port, setting="http")
+        pair = settings.http_tls_certificate, settings.http_tls_key
+        certificate = Certificate(*map(Path, pair), domain=REQUESTS) if all(pair) else None
+        scheme = "http" if certificate is None else "https"
+        http = Endpoint(settings.http_host, settings.http_port, setting="http", scheme=scheme)
         stack.callback(http.close)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         # Whoever may create a workspace runs programs on this machine.
         serves_workspaces = http.loopback_only or settings.workspaces_beyond_loopback
-        return cls(http, probes, proxy_endpoint(settings, stack) if serves_workspaces else None)
+        return cls(http, probes, proxy_endpoint(settings, stack) if serves_workspaces else None, certificate)
 
 
 @dataclass(frozen=True)
@@ -188,7 +152,8 @@ class _Access:
             raise OpenBindError(address=f"{endpoints.http.host}:{endpoints.http.port}")
         owner_id, _ = owner_of(settings.state_dir, state, tokens)
         here = own_folder(), endpoints.http.port, settings.state_dir
-        note_server(*here)  # commands of this user find the owner's token by it
+        shown = Path(settings.http_tls_certificate) if settings.http_tls_certificate else None
+        note_server(*here, certificate=shown)  # commands of this user find the owner's token by it
         stack.callback(forget_server, *here)
         return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
 
@@ -336,44 +301,57 @@ class _Process:
     """What the verbs of people work on."""
     facts: Callable[[], ProcessFacts]
     """What it tells of itself."""
-    example: bool
-    """Whether there is a workspace to try."""
+    demo: Demo
+    demo_told: Mapping[str, str]
+    """What the log tells of the demo; empty where none was asked for."""
     tell: Callable[..., None]
     coordinator: Coordinator
 
     @classmethod
     async def open(
-        cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool, tell: Callable[..., None]
+        cls,
+        loaded: LoadedSettings,
+        stack: AsyncExitStack,
+        *,
+        tell: Callable[..., None],
+        quicker: Sequence[str] | None = None,
     ) -> _Process:
-        """Open it all; ``stack`` closes it, last opened first."""
+        """Open it all; ``stack`` closes it, last opened first. With ``quicker``, the settings of a demo, that runs."""
+        from lapse.app.demo import DemoLoop
         from lapse.app.record import workspace_election
         from lapse.app.service import own_managed, process_facts
+        from lapse.engine.journal.lines import JournalLines
         from lapse.engine.safety.gate import GateLoop
         from lapse.requests.expiry import DOMAIN as REQUESTS
 
         check_webhooks(loaded.settings)  # first: what cannot start should change nothing
         stores = await _Stores.open(loaded.settings, stack)
         settings, workspaces = stores.settings, stores.workspaces
-        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, stores.clock)
         domains = _Domains.build(loaded, stores)
         folder = domains.elected(loaded, stores)
         audit = await stores.access.audited(stores.record.journal, settings, stack)
         recorded: list[Loop] = [GateLoop(stores.gate, domain=REQUESTS), audit, *_workspace_loops(stores)]
+        recorded += [] if stores.endpoints.certificate is None else [stores.endpoints.certificate]
+        recorded += await JournalLines.open(stores.record.journal, domain=REQUESTS)
         rows = stores.record.retention(settings, stores.guard, domain=REQUESTS)
         folder = replace(folder, loops=[*folder.loops, rows]) if stores.server is None else folder
         recorded += [] if stores.server is None else [rows]
         managed = _managed(stores, domains)
         webhooks = Webhooks(settings, stack, machine=stores.machine, clock=stores.clock, metrics=stores.metrics)
         own = own_managed(domains.others, settings, stores.record.holds, stores.clock)
-        told = await webhooks.of_folder(stores.record, stores.objects, {**managed, **own})
-        folder = replace(folder, loops=[*folder.loops, *told])
+        heard = await webhooks.of_folder(stores.record, stores.objects, {**managed, **own})
+        demos = DemoLoop(stores.clock, domain=REQUESTS)
+        folder = replace(folder, loops=[*folder.loops, *heard, demos])
         recorded += await webhooks.of_database(stores.record, managed)
         kept = None if workspaces is None else workspaces.store
         election = await workspace_election(settings, kept, stores.machine, stack)
         coordinator = _coordinator(stores.shared, folder, recorded, election)
         facts = process_facts(coordinator, stores.metrics, stores.clock)
         place = await _place(stores, domains, managed, facts)
-        return cls(stores, domains, place, facts, example, tell, coordinator).built()
+        demo = _demo(stores, place, domains.history)
+        demos.attach(demo)
+        told = {} if quicker is None else {"run": await demo.resume(), "settings": ", ".join(quicker)}
+        return cls(stores, domains, place, facts, demo, told, tell, coordinator).built()
 
     @property
     def settings(self) -> Settings:
@@ -410,6 +388,21 @@ class _Process:
         await self.coordinator.run(self._services)
 
     @cached_property
+    def _live(self) -> LiveChanges:
+        from lapse.app.live import live_changes
+
+        stores, kept = self.stores, self.workspaces
+        return live_changes(
+            journal=stores.record.journal,
+            objects=stores.objects,
+            workspaces=None if kept is None else kept.store,
+            activity=None if kept is None else kept.activity,
+            keys=stores.keys.backend,
+            coordinator=self.coordinator,
+            clock=stores.machine,
+        )
+
+    @cached_property
     def _services(self) -> list[Service]:
         import asyncio
 
@@ -422,8 +415,10 @@ class _Process:
             connections=self.settings.http_max_connections,
             connections_per_peer=self.settings.http_max_connections_per_peer,
         )
-        http = Listener("http", self._api(), self.endpoints.http, limits=limits)
-        here: list[Service] = [http, probes, *self.domains.requests.requests.services]
+        shown = self.endpoints.certificate
+        tls = None if shown is None else shown.context
+        http = Listener("http", self._api(), self.endpoints.http, tls=tls, limits=limits)
+        here: list[Service] = [http, probes, self._live, *self.domains.requests.requests.services]
         if self.workspaces is not None:
             here += self.workspaces.services
         return here
@@ -454,16 +449,21 @@ class _Process:
         http, probes, proxy = self.endpoints.http.url, self.endpoints.probes.url, self.endpoints.proxy
         if sys.stderr.isatty():  # a ticket is for a person, and never for a log
             link = ticket_url(http, self.stores.access.sessions.issue(self.stores.access.owner_id))
-            self.tell(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
-            self.tell("The link works once, within ten minutes; lapse open prints another.")
-            if self.example:
-                self.tell("An example workspace is there: lapse workspaces open example prints its address.")
+            self.tell(
+                f"Lapse runs (Ctrl-C stops it). Open it in your browser, within ten minutes: {link}", style="bold"
+            )
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
         log.info("listening", http=http, probes=probes, **shown)
+        if self.demo_told:
+            log.info("demo", **self.demo_told)
         if proxy is None:
             reason = "other machines can call this one, and workspaces_beyond_loopback is false"
             log.warning("workspaces_not_served", reason=reason)
+        if not self.endpoints.http.loopback_only and self.endpoints.certificate is None:
+            reason = "other machines can call this one, and tokens go over the network as they are"
+            instead = "set http_tls_certificate and http_tls_key, or let only a proxy with TLS reach this address"
+            log.warning("tokens_in_the_clear", reason=reason, instead=instead)
 
     def _api(self) -> ASGIApp:
         from lapse.engine.service import LocalService
@@ -474,7 +474,7 @@ class _Process:
         from lapse.web.api.requests import RequestsService
         from lapse.web.api.status import StatusService
         from lapse.web.app import create_app
-        from lapse.web.pages.pages import PageLinks
+        from lapse.web.pages.render import PageLinks
         from lapse.web.server.security import AllowedHosts
 
         stores = self.stores
@@ -489,6 +489,7 @@ class _Process:
                 clock=stores.clock,
                 metrics=self.metrics,
                 trash=self.domains.requests.requests.trash,
+                dependants=stores.objects,
             ),
             history=HistoryService(
                 stores.objects,
@@ -510,7 +511,28 @@ class _Process:
             failures=stores.access.failures,
             metrics=self.metrics,
             verbs=partial(LocalService, self.place),
+            demo=self.demo,
+            live=self._live,
         )
+
+
+def _demo(stores: _Stores, place: Place, history: Retention) -> Demo:
+    """Return the demo of the folder, whether it runs or not."""
+    from lapse.app.demo import Demo
+    from lapse.app.record import ProcessRecord
+
+    async def pass_over(names: Collection[str], labels: Mapping[str, str]) -> None:
+        await history.run_once(only=names, labels=labels)
+
+    return Demo(
+        settings=stores.settings,
+        place=place,
+        objects=stores.objects,
+        keys=stores.keys,
+        workspaces=None if stores.workspaces is None else stores.workspaces.store,
+        notes=ProcessRecord.in_folder(stores.objects).safety,
+        pass_over=pass_over,
+    )
 
 
 def _managed(stores: _Stores, domains: _Domains) -> dict[str, ManagedDomain[Any]]:
@@ -542,6 +564,7 @@ async def _place(
     from lapse.app.trash import trashed_objects, trashed_workspaces
     from lapse.domains import REGISTRY
     from lapse.engine.plans.approvals import Approvals, ByPlan
+    from lapse.engine.plans.proposed import ProposedPlans
     from lapse.engine.trash import TrashBin
     from lapse.engine.verbs.place import Place
     from lapse.keys.managed import ManagedKeys
@@ -561,6 +584,7 @@ async def _place(
             bins.append(trashed_workspaces(settings, stores.workspaces.store, **common))
         return TrashBin(*bins)
 
+    approvals = Approvals(record.safety)
     return Place(
         name=str(settings.state_dir),
         id=await record.safety.name(),
@@ -576,7 +600,8 @@ async def _place(
         budgets=record.safety.budgets,
         open_trash=open_trash,
         version=__version__,
-        approvals=Approvals(record.safety),
+        approvals=approvals,
+        plans=ProposedPlans(record.plans, approvals),
         by_plan=ByPlan(settings.act_by_plan),
         dry=settings.dry_run_domains,
         policies=record.approvals(store, clock=clock),

@@ -184,7 +184,7 @@ class WorkspaceParts:
         tokens = TokenStore(state, clock=machine)
         stack.push_async_callback(store.close)
         secret = state.secret(SECRET)
-        variables = _variables(tokens, server, secret)
+        variables = _variables(tokens, server, settings.http_tls_certificate, secret)
         reach = partial(_reach, settings, secret)
         host = _host(settings, store, variables, reach, clock=clock, metrics=metrics) if hosts else None
         activity = open_activity(
@@ -374,10 +374,13 @@ def _reach(settings: Settings, secret: bytes, workspace: Workspace) -> Reach:
     return Reach(workspace.port, path, _port_secret(secret, workspace.id))
 
 
-def _variables(tokens: TokenStore, server: str, secret: bytes) -> Callable[[Workspace], Mapping[str, str]]:
+def _variables(
+    tokens: TokenStore, server: str, certificate: str, secret: bytes
+) -> Callable[[Workspace], Mapping[str, str]]:
     """Return what makes the variables of a program: its way to ``lapse busy``, and by what it knows the proxy."""
     return lambda workspace: {
         "LAPSE_SERVER": server,
+        **({"LAPSE_SERVER_CERTIFICATE": certificate} if certificate else {}),
         "LAPSE_WORKSPACE_TOKEN": tokens.of_program(workspace.id),
         "LAPSE_WORKSPACE_SECRET": _port_secret(secret, workspace.id),
     }

@@ -35,14 +35,15 @@ app = App(
 )
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
 app.command(
-    "lapse.cli.commands.processes:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page."
+    "lapse.cli.commands.processes:up", name="up", help="Run everything that is enabled: loops, HTTP API, dashboard."
 )
 app.command(
     "lapse.cli.commands.tokens:open_page",
     name="open",
-    help="Print a link that opens the start page in a browser.",
+    help="Print a link that opens the dashboard in a browser.",
     help_epilogue=examples("lapse open", "lapse open --browser"),
 )
+app.command("lapse.cli.commands.demo:app", name="demo", help="See things lapse: a demo that can be removed.")
 app.command(
     "lapse.cli.commands.processes:proxy",
     name="proxy",
@@ -80,20 +81,27 @@ app.command(
     "lapse.cli.commands.verbs:plan",
     name="plan",
     help="Show what will lapse, when and why.",
-    help_epilogue=examples("lapse plan", "lapse plan --within 7d --domain history", "lapse plan --out plan.json"),
+    help_epilogue=examples("lapse plan", "lapse plan --within 7d --domain history", "lapse plan --propose"),
+)
+app.command(
+    "lapse.cli.commands.forecast:forecast",
+    name="forecast",
+    help="Show how much lapses when, and what comes next.",
+    help_epilogue=examples("lapse forecast", "lapse forecast --within 7d --domain history --steps 28"),
 )
 app.command(
     "lapse.cli.commands.verbs:apply",
     name="apply",
     help="Carry out a plan, and nothing else.",
-    help_epilogue=examples("lapse apply plan.json", "lapse apply plan.json --when-due"),
+    help_epilogue=examples("lapse apply 0de47e3b0b5fbe1a", "lapse apply plan.json --when-due"),
 )
 app.command(
     "lapse.cli.commands.verbs:approve",
     name="approve",
     help="Allow a plan to be carried out.",
-    help_epilogue=examples("lapse approve plan.json"),
+    help_epilogue=examples("lapse approve 0de47e3b0b5fbe1a", "lapse approve plan.json"),
 )
+app.command("lapse.cli.commands.record:plans_app", name="plans", help="See plans that were proposed.")
 app.command(
     "lapse.cli.commands.verbs:why",
     name="why",

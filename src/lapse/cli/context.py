@@ -19,6 +19,7 @@ from cyclopts import Parameter
 from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
+    from lapse.app.demo import Demo
     from lapse.app.record import ProcessRecord
     from lapse.app.service import SharedObjects
     from lapse.client import AsyncClient
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
-    from lapse.engine.plans.approvals import ApprovalSource
+    from lapse.engine.plans.approvals import Approvals, ApprovalSource
+    from lapse.engine.plans.proposed import ProposedPlans
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.blast_radius import PolicyApprovals, PolicyGuard
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
@@ -301,6 +303,7 @@ class Context:
             trash=shared["trash"],
             actor=actor,
         )
+        approvals = Approvals(await self.notes(), *self._approval_sources())
         requests = service.RequestsOfCommand(objects=shared, settings=settings, stack=self._stack)
         return Place(
             name=self.name,
@@ -320,12 +323,30 @@ class Context:
             budgets=deletion_budgets(settings),
             open_trash=partial(self._open_trash, shared["holds"]),
             version=__version__,
-            approvals=Approvals(await self.notes(), *self._approval_sources()),
+            approvals=approvals,
+            plans=await self._plans(approvals),
             by_plan=ByPlan(settings.act_by_plan),
             dry=settings.dry_run_domains,
             policies=await self.approvals(),
             frozen_in=self.where_frozen,
             persons=self._persons,
+        )
+
+    async def demo(self) -> Demo:
+        """Return the demo of the state folder."""
+        from lapse.app.demo import Demo
+        from lapse.app.record import ProcessRecord
+        from lapse.keys.aio import open_keys_async
+
+        place = await self.place()
+        opened = open_keys_async(self.settings.keys_url, clock=self.machine, sweep=False)
+        return Demo(
+            settings=self.settings,
+            place=place,
+            objects=self.embedded,
+            keys=await self._stack.enter_async_context(opened),
+            workspaces=await self.workspaces(),
+            notes=ProcessRecord.in_folder(self.embedded).safety,
         )
 
     async def _shared_objects(self) -> SharedObjects:
@@ -392,6 +413,12 @@ class Context:
 
     def _approval_sources(self) -> list[ApprovalSource]:
         return []
+
+    async def _plans(self, approvals: Approvals) -> ProposedPlans | None:
+        """Return the plans that are kept at that place; None where it keeps none."""
+        from lapse.engine.plans.proposed import ProposedPlans
+
+        return ProposedPlans((await self._opened_record()).plans, approvals)
 
     def _plan_secret(self) -> bytes | None:
         return self.state.secret("plan")
@@ -556,6 +583,9 @@ class ClusterContext(Context):
 
         may = partial(is_allowed, self._client)
         return [ConfigMapApprovals(self.store, self.settings.lease_namespace, may=may)]
+
+    async def _plans(self, approvals: Approvals) -> ProposedPlans | None:
+        return None  # a ConfigMap has no room for documents
 
     def _plan_secret(self) -> bytes | None:
         return None  # every secret of a cluster is somebody's to read

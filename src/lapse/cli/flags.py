@@ -124,6 +124,7 @@ _SERVER: Final = (
         "keys_sweep_interval",
     ),
     *("http_host", "http_port", "http_allowed_hosts", "http_max_connections", "http_max_connections_per_peer"),
+    *("http_tls_certificate", "http_tls_key"),
 )
 _PLACE: Final = {
     "kube_config": "The kubeconfig of the cluster to work on, instead of the state folder",
@@ -259,3 +260,7 @@ class BusyFlags(
 
 class VerbFlags(Flags, keys=("state_dir", "keys_url", *_DATABASE, *_ACTIVITY), **_PLACE, **_AT):
     """For the verbs that work on things of every domain."""
+
+
+class DemoFlags(Flags, keys=("state_dir", "keys_url", *_DATABASE), **_AT):
+    """For `lapse demo`."""

@@ -4,6 +4,11 @@ A command asks a server if ``--server`` names one, or ``LAPSE_SERVER`` does and 
 is the first of these: ``LAPSE_TOKEN``; what ``lapse login`` has kept; and for the ``lapse up`` of this user on this
 machine the owner's token, in its state folder.
 
+The certificate of a server with TLS is believed if it is the very one that the ``lapse up`` of this user on this
+machine has noted; or by the authorities that ``LAPSE_CA_FILE`` names, or that ``lapse login --ca-file`` has kept for
+the server; or by those that the machine believes. A program of a workspace is told by ``LAPSE_SERVER_CERTIFICATE``
+which one its server shows.
+
 Tokens are kept by server in ``credentials.json`` beside the user's settings. Guarantees: the file has mode 0600 from
 its first moment and is replaced as a whole; of two commands that change it at once both count; one that others can
 read, or that is not this user's, is refused and not repaired, because somebody may have read it. The owner's token is
@@ -31,17 +36,22 @@ from msgspec import Struct
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable, Iterator
+    from http.client import HTTPConnection
 
     from lapse.cli.flags import Flags
     from lapse.client import AsyncClient
     from lapse.client.transport import LapseServer
     from lapse.engine.view import ViewPage
+    from lapse.settings import Settings
 
 T = TypeVar("T")
 
 SERVER: Final = "LAPSE_SERVER"
 TOKEN: Final = "LAPSE_TOKEN"  # noqa: S105 - the name of a variable, not a token
+CA_FILE: Final = "LAPSE_CA_FILE"
+SERVER_CERTIFICATE: Final = "LAPSE_SERVER_CERTIFICATE"
 FILE_NAME: Final = "credentials.json"
 _TOKEN_INVALID: Final = "TokenInvalidError"  # noqa: S105 - the code of an error, not a token
 _FORM: Final = 1
@@ -79,10 +89,12 @@ class LoginFileError(LapseError):
     """The credentials {path} cannot be used: {problem}."""
 
 
-class StoredToken(Struct, frozen=True):
-    """A token for one server."""
+class StoredToken(Struct, frozen=True, omit_defaults=True):
+    """A token for one server, and whose certificates are believed there."""
 
     token: str
+    ca_file: str = ""
+    """The file with the authority; empty: as everywhere."""
 
 
 class Credentials(Struct, frozen=True):
@@ -103,10 +115,15 @@ class CredentialsFile:
         """Return the tokens by server; raises `LoginFileError`."""
         return {server: one.token for server, one in self._read().servers.items()}
 
-    def keep(self, server: LapseServer, token: str) -> None:
+    def ca_file(self, server: LapseServer) -> str:
+        """Return the file with the authority of a server; empty where none was named."""
+        kept = self._read().servers.get(str(server))
+        return "" if kept is None else kept.ca_file
+
+    def keep(self, server: LapseServer, token: str, *, ca_file: str = "") -> None:
         """Keep a token instead of the one before."""
         with self._alone():
-            self._write({**self._read().servers, str(server): StoredToken(token)})
+            self._write({**self._read().servers, str(server): StoredToken(token, ca_file)})
 
     def forget(self, server: LapseServer) -> bool:
         """Remove the token for a server; return whether there was one."""
@@ -183,6 +200,7 @@ class CredentialsFile:
 def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
     """Return what asks the server that flags or environment name; None where another place is meant."""
     from lapse.client import AsyncClient
+    from lapse.client.transport import LapseServer
 
     named = flags.asks_server
     if named is None and (cluster or not _PLACES.isdisjoint(flags.given)):
@@ -193,7 +211,7 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
     others = [f"--{key.replace('_', '-')}" for key in flags.given if key != "state_dir"]
     if cluster or others:
         raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
-    return AsyncClient(named, token_for(named, flags))
+    return AsyncClient(named, token_for(named, flags), tls=trust_for(LapseServer.parse(named)))
 
 
 def ask_server(client: AsyncClient, asked: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -286,14 +304,62 @@ def _owner_token(server: LapseServer, flags: Flags) -> str | None:
     return found
 
 
+def trust_for(server: LapseServer) -> ssl.SSLContext | None:
+    """Return whose certificates are believed at a server; None: as the machine has it. Raises `TrustFileError`."""
+    from lapse.client.transport import trust_authority, trust_certificate
+    from lapse.settings import own_folder
+
+    if server.scheme != "https":
+        return None
+    shown = _noted_certificate(server) or os.environ.get(SERVER_CERTIFICATE)
+    if shown and server.is_loopback:
+        return trust_certificate(Path(shown))
+    file = os.environ.get(CA_FILE) or CredentialsFile(own_folder()).ca_file(server)
+    return trust_authority(Path(file).expanduser()) if file else None
+
+
+def _noted_certificate(server: LapseServer) -> Path | None:
+    from lapse.settings import own_folder
+    from lapse.web.auth.running import noted_server
+
+    noted = noted_server(own_folder(), server.port) if server.is_loopback else None
+    return None if noted is None else noted.certificate
+
+
+def connection_to(server: LapseServer, *, seconds: float) -> HTTPConnection:
+    """Return a connection for one call, not open yet; raises `TrustFileError`."""
+    from http.client import HTTPConnection, HTTPSConnection
+
+    if server.scheme == "http":
+        return HTTPConnection(server.host, server.port, timeout=seconds)
+    return HTTPSConnection(server.host, server.port, timeout=seconds, context=trust_for(server))
+
+
 def server_of(state_dir: Path) -> str | None:
     """Return the ``lapse up`` of this user or of root that serves a state folder; None where none is known."""
     from lapse.settings import own_folder
-    from lapse.web.auth.running import noted_ports
+    from lapse.web.auth.running import noted_ports, noted_server
 
-    host = _LOCALHOST[0]
-    own = (port for port in noted_ports(own_folder(), state_dir) if _is_own(listeners_on(host, port)))
-    return next((f"http://{host}:{port}" for port in own), None)
+    host, folder = _LOCALHOST[0], own_folder()
+    for port in noted_ports(folder, state_dir):
+        noted = noted_server(folder, port)
+        if noted is not None and _is_own(listeners_on(host, port)):
+            return f"{'http' if noted.certificate is None else 'https'}://{host}:{port}"
+    return None
+
+
+def server_at(settings: Settings) -> LapseServer:
+    """Return where the ``lapse up`` of these settings listens: with TLS if it has noted so, or if they say so."""
+    from lapse.client.transport import LapseServer
+    from lapse.settings import own_folder
+    from lapse.web.auth.running import noted_server
+
+    noted = noted_server(own_folder(), settings.http_port)
+    is_noted = noted is not None and noted.folder == settings.state_dir.absolute()
+    certificate = noted.certificate if noted is not None and is_noted else settings.http_tls_certificate
+    anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    host = "localhost" if anywhere else settings.http_host
+    return LapseServer("https" if certificate else "http", host, settings.http_port)
 
 
 def demand_own_program(server: LapseServer) -> None:

@@ -75,7 +75,7 @@ class RemoteObjects:
         """See `lapse.objects.port.ObjectStore`: of schedules, the spec."""
         place, tag = Located(kind, key), None if version is None else f'"{version}"'
         try:
-            return typed(kind, (await self._client.schedules.change(str(place), changes["spec"], if_match=tag)).object)
+            return typed(kind, (await self._client.schedules.edit(str(place), changes["spec"], if_match=tag)).object)
         except RemoteError as error:
             if error.status != HTTPStatus.PRECONDITION_FAILED:
                 raise

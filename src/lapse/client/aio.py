@@ -7,13 +7,16 @@ is in `lapse.client.nouns`: ``client.keys``, ``client.workspaces`` and so on.
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse import __version__
 from lapse.client.calls import SUCCESS, ApiCalls
 from lapse.client.errors import NotTextError, RemoteError
+from lapse.client.events import follow
 from lapse.client.nouns import (
+    RemoteDemo,
     RemoteHistory,
     RemoteKeys,
     RemoteRequests,
@@ -28,7 +31,9 @@ from lapse.engine.verbs.operations import API, StatusRequest
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncGenerator
 
+    from lapse.client.events import LiveEvent
     from lapse.core.clock import Clock
     from lapse.engine.explanation import Explanation
     from lapse.engine.journal.view import JournalRowView
@@ -43,11 +48,17 @@ if TYPE_CHECKING:
         EmptiedTrash,
         EmptyTrashRequest,
         ExtendRequest,
+        Forecast,
+        ForecastRequest,
         FreezeRequest,
         FrozenView,
         HoldRequest,
         JournalRequest,
         PlanRequest,
+        PlansRequest,
+        ProposedPlan,
+        ProposedRequest,
+        ProposeRequest,
         ReleaseRequest,
         ResumeRequest,
         StatusView,
@@ -92,6 +103,7 @@ class AsyncClient:
         self.history = RemoteHistory(self._calls)
         self.retention = RemoteRetention(self._calls)
         self.workspaces = RemoteWorkspaces(self._calls)
+        self.demo = RemoteDemo(self._calls)
 
     @property
     def server(self) -> LapseServer:
@@ -106,6 +118,10 @@ class AsyncClient:
         """See `Verbs`."""
         return await self._call(operations.PLAN, asked)
 
+    async def forecast(self, asked: ForecastRequest) -> Forecast:
+        """See `Verbs`."""
+        return await self._call(operations.FORECAST, asked)
+
     async def apply(self, asked: ApplyRequest) -> AppliedPlan:
         """See `Verbs`."""
         return await self._call(operations.APPLY, asked)
@@ -113,6 +129,18 @@ class AsyncClient:
     async def approve(self, asked: ApproveRequest) -> Approval:
         """See `Verbs`."""
         return await self._call(operations.APPROVE, asked)
+
+    async def propose(self, asked: ProposeRequest) -> ProposedPlan:
+        """See `Verbs`."""
+        return await self._call(operations.PROPOSE, asked)
+
+    async def plans(self, asked: PlansRequest) -> ViewPage[ProposedPlan]:
+        """See `Verbs`."""
+        return await self._call(operations.PLANS, asked)
+
+    async def proposed(self, asked: ProposedRequest) -> Plan:
+        """See `Verbs`."""
+        return await self._call(operations.PROPOSED, asked)
 
     async def why(self, asked: WhyRequest) -> Explanation:
         """See `Verbs`."""
@@ -161,6 +189,17 @@ class AsyncClient:
     async def status(self) -> StatusView:
         """See `Verbs`."""
         return await self._call(operations.STATUS, StatusRequest())
+
+    async def events(self, *, domain: str | None = None, after: str | None = None) -> AsyncGenerator[LiveEvent, None]:
+        """Follow what happens: rows of the journal behind ``after``, or from now on, and which stores have changed.
+
+        It has no end. A connection that is lost is made again, and goes on behind the last row; then every topic is
+        told once, because any of them may have changed meanwhile. Raises what the server says, such as that the token
+        is not known any more, and `ServerUnreachableError` where it could not be reached in the first place.
+        """
+        async with aclosing(follow(self._transport, self._calls, domain=domain, after=after)) as found:
+            async for event in found:
+                yield event
 
     async def check(self) -> None:
         """Return when the server lets the token in, whatever its scopes; raises otherwise, as every method does."""

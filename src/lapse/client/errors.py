@@ -46,6 +46,18 @@ class ServerUnreachableError(LapseError):
     """{server} cannot be reached: {problem}. See whether it runs, and whether the address is right."""
 
 
+class CertificateNotTrustedError(ServerUnreachableError):
+    """{server} cannot be reached: its certificate is not trusted: {problem}. Nothing was sent.
+
+    If its authority is your own, name the file with that authority's certificate: LAPSE_CA_FILE=FILE, or once with
+    lapse login URL --ca-file FILE; in Python as tls of the client.
+    """
+
+
+class TrustFileError(UsageError):
+    """The certificate {file}, which says whom to trust, cannot be used: {problem}. Expected one in PEM form."""
+
+
 class AnswerMissingError(LapseError):
     """{server} has not answered: {problem}. Whether it did what was asked is not known; look before you ask again."""
 

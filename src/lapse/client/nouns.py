@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from lapse.client.calls import ApiCalls
+    from lapse.engine.verbs.demo import DemoView
     from lapse.history.view import Findings, PassView, PolicyView, RecordDetails, Recorded, RecordView
     from lapse.keys.view import KeyView
     from lapse.requests.schedules.view import ScheduleDetails, ScheduleView
     from lapse.requests.view import Manifests, ObjectDetails
     from lapse.workspaces.model import Changes
-    from lapse.workspaces.view import Opened, WorkspaceDetails
+    from lapse.workspaces.view import BusyLeaseView, Opened, WorkspaceDetails
 
 _UNCHANGED: Final = {
     ("KeyAbsentError", HTTPStatus.NOT_FOUND),
@@ -85,6 +86,11 @@ class RemoteKeys(RemoteNoun):
             if (error.code, error.status) not in _UNCHANGED:
                 raise
             return None
+
+    async def get(self, app: int, key: str) -> str | None:
+        """Return the value of a live key."""
+        value = getattr(await self.show(app, key), "value", None)
+        return value if isinstance(value, str) else None
 
     async def get_many(self, app: int, keys: Sequence[str]) -> dict[str, str]:
         """Return the values of those that are live."""
@@ -156,6 +162,18 @@ class RemoteRequests(RemoteNoun):
 
         return await self._calls.change("POST", _place(kind), ObjectDetails, document)
 
+    async def capture(self, document: Mapping[str, Any]) -> ObjectDetails:
+        """Ask for a capture of a volume: `create` of a vcr."""
+        return await self.create("vcr", document)
+
+    async def restore(self, document: Mapping[str, Any]) -> ObjectDetails:
+        """Ask for a claim with captured data: `create` of a vrr."""
+        return await self.create("vrr", document)
+
+    async def capture_manifests(self, document: Mapping[str, Any]) -> ObjectDetails:
+        """Ask for a capture of manifests: `create` of an mcr."""
+        return await self.create("mcr", document)
+
     async def delete(self, address: str, *, if_match: str | None = None) -> None:
         """Delete a request or a claim before its time."""
         await self._calls.change("DELETE", _object(address), type(None), if_match=if_match)
@@ -191,12 +209,20 @@ class RemoteSchedules(RemoteNoun):
 
         return await self._calls.change("POST", "/schedules", ScheduleDetails, document)
 
-    async def change(self, address: str, spec: Mapping[str, Any], *, if_match: str | None = None) -> ScheduleDetails:
-        """Merge ``spec`` into that of a schedule, where None removes: ``{"suspend": True}`` suspends it."""
+    async def edit(self, address: str, spec: Mapping[str, Any], *, if_match: str | None = None) -> ScheduleDetails:
+        """Merge ``spec`` into that of a schedule, where None removes."""
         from lapse.requests.schedules.view import ScheduleDetails
 
         asked = {"spec": {**spec}}
         return await self._calls.change("PATCH", _schedule(address), ScheduleDetails, asked, if_match=if_match)
+
+    async def suspend(self, address: str, *, if_match: str | None = None) -> ScheduleDetails:
+        """Let a schedule make no runs until it is resumed."""
+        return await self.edit(address, {"suspend": True}, if_match=if_match)
+
+    async def resume(self, address: str, *, if_match: str | None = None) -> ScheduleDetails:
+        """Let a schedule make runs again."""
+        return await self.edit(address, {"suspend": False}, if_match=if_match)
 
     async def delete(self, address: str, *, if_match: str | None = None) -> None:
         """Delete a schedule; what it has kept stays for a while."""
@@ -346,12 +372,44 @@ class RemoteWorkspaces(RemoteNoun):
 
         return await self._calls.change("POST", path_of("workspaces", name, "open"), Opened, {})
 
+    async def busy(self, name: str, lease: str | None = None) -> BusyLeaseView:
+        """Begin a lease that keeps it from lapsing, or renew one."""
+        from lapse.workspaces.view import BusyLeaseView
+
+        return await self._calls.change("POST", path_of("workspaces", name, "busy"), BusyLeaseView, {"lease": lease})
+
+    async def end_busy(self, name: str, lease: str) -> None:
+        """End such a lease."""
+        await self._calls.change("DELETE", path_of("workspaces", name, "busy", lease), type(None))
+
     async def _want(self, name: str, verb: str, if_match: str | None) -> WorkspaceDetails:
         from lapse.workspaces.view import WorkspaceDetails
 
         return await self._calls.change(
             "POST", path_of("workspaces", name, verb), WorkspaceDetails, {}, if_match=if_match
         )
+
+
+class RemoteDemo(RemoteNoun):
+    """The demo: things with short TTLs, for people who see Lapse for the first time."""
+
+    async def status(self) -> DemoView:
+        """Return whether it runs, and what there is of it now."""
+        from lapse.engine.verbs.demo import DemoView
+
+        return await self._calls.get("/demo", DemoView)
+
+    async def start(self) -> DemoView:
+        """Let it run for an hour; one that runs goes on as it is."""
+        from lapse.engine.verbs.demo import DemoView
+
+        return await self._calls.change("POST", "/demo/start", DemoView, {})
+
+    async def stop(self) -> DemoView:
+        """End it, and everything that it has made."""
+        from lapse.engine.verbs.demo import DemoView
+
+        return await self._calls.change("POST", "/demo/stop", DemoView, {})
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------

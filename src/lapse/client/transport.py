@@ -17,8 +17,9 @@ import errno
 import os
 import re
 import ssl
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -26,11 +27,13 @@ from urllib.parse import urlsplit
 
 from lapse.client.errors import (
     AnswerMissingError,
+    CertificateNotTrustedError,
     NotLapseError,
     ServerAddressError,
     ServerUnreachableError,
     TokenFormError,
     TokenInTheClearError,
+    TrustFileError,
 )
 from lapse.core.jitter import backoff
 from lapse.http1.client import (
@@ -43,14 +46,17 @@ from lapse.http1.client import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from lapse.core.clock import Clock
+    from lapse.http1.client import Connection
 
+_END_CERTIFICATE: Final = "-----END CERTIFICATE-----"
 _TOKEN: Final = re.compile(r"[!-~]+")
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 _ATTEMPTS: Final = 3
-_NOT_NOW: Final = frozenset({502, 503, 504})
+NOT_NOW: Final = frozenset({502, 503, 504})
 _REDIRECTIONS: Final = range(300, 400)
 _MOST_BYTES: Final = 256 << 20
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -101,12 +107,54 @@ class LapseServer:
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
 
+def trust_authority(file: Path) -> ssl.SSLContext:
+    """Return what believes the certificates of the authorities in a file, and no others. Raises `TrustFileError`."""
+    context = ssl.create_default_context(cadata=_read_certificates(file))
+    # Newer Pythons refuse authorities without a key identifier, which many people have made for themselves.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def trust_certificate(file: Path) -> ssl.SSLContext:
+    """Return what believes the first certificate in a file and no other, whatever names it has.
+
+    For a server of this machine, which is known by its file and not by a name. Raises `TrustFileError`.
+    """
+    first, end, _ = _read_certificates(file).partition(_END_CERTIFICATE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=first + end)
+    return context
+
+
+def _read_certificates(file: Path) -> str:
+    """Return what is in a file with certificates; raises `TrustFileError`."""
+    try:
+        text = file.read_text(encoding="ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise TrustFileError(file=file, problem="there is no certificate in it, or not a whole one") from error
+    except OSError as error:
+        raise TrustFileError(file=file, problem=error.strerror or "unknown reason") from error
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
     """What came back, whatever it says."""
 
     status: int
     content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStream:
+    """What comes back piece by piece."""
+
+    status: int
+    read: Callable[[float], Awaitable[bytes]]
+    """Waits so many seconds for the next piece; nothing at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,39 +198,82 @@ class ServerTransport:
         if method != "GET":
             return await self._once(request, self.limits.change)
         for attempt in range(_ATTEMPTS - 1):
-            with suppress(ServerUnreachableError, AnswerMissingError):
-                response = await self._once(request, self.limits.read)
-                if response.status not in _NOT_NOW:
-                    return response
+            try:
+                response: ServerAnswer | None = await self._once(request, self.limits.read)
+            except CertificateNotTrustedError:
+                raise  # the next one would be the same
+            except (ServerUnreachableError, AnswerMissingError):
+                response = None
+            if response is not None and response.status not in NOT_NOW:
+                return response
             await self.clock.sleep(backoff(attempt, first=0.2))
         try:
             return await self._once(request, self.limits.read)
         except AnswerMissingError as error:  # nothing was to be changed, so there is nothing to be found out
             raise ServerUnreachableError(server=self.server, problem=error.details["problem"]) from error
 
+    @asynccontextmanager
+    async def stream(self, target: str, headers: Mapping[str, str] = NO_HEADERS) -> AsyncIterator[ServerStream]:
+        """Enter a block in which an answer is read piece by piece; its request is sent once.
+
+        Raises as `call` does, and so does reading.
+        """
+        request = self._request("GET", target, None, headers)
+        pool = self._pool()
+        try:
+            async with self._in_time(self.limits.read):
+                connection, head = await pool.open(request, context=self._context())
+            self._demand_here(head.status)
+            yield ServerStream(head.status, partial(self._piece, connection))
+        finally:
+            pool.close()
+
+    async def _piece(self, connection: Connection, seconds: float) -> bytes:
+        async with self._in_time(seconds):
+            return await connection.read()
+
     async def _once(self, request: bytes, seconds: float) -> ServerAnswer:
+        pool = self._pool()
+        try:
+            async with self._in_time(seconds):
+                response = await self._exchange(pool, request)
+        finally:
+            pool.close()
+        self._demand_here(response.status)
+        return response
+
+    def _pool(self) -> ConnectionPool:
+        address = ServerAddress(self.server.host, self.server.port)
+        return ConnectionPool(address, connect_seconds=self.limits.connect, clock=self.clock)
+
+    def _context(self) -> ssl.SSLContext | None:
+        return (self.tls or ssl.create_default_context()) if self.server.scheme == "https" else None
+
+    def _demand_here(self, status: int) -> None:
+        if status in _REDIRECTIONS:
+            raise NotLapseError(server=self.server, problem="it sends to another address, and a token stays here")
+
+    @asynccontextmanager
+    async def _in_time(self, seconds: float) -> AsyncIterator[None]:
+        """Enter a block that has so long, and whose errors of the network are raised as the client's own."""
         server, limit = self.server, self.limits.connect
-        pool = ConnectionPool(ServerAddress(server.host, server.port), connect_seconds=limit, clock=self.clock)
+        hint = "; does it speak TLS? Then its address begins with https://" if server.scheme == "http" else ""
         try:
             async with asyncio.timeout(seconds):
-                response = await self._exchange(pool, request)
+                yield
         except (NoConnectionError, ConnectTimeoutError, UnicodeError) as error:  # of a host name that is too long
+            if isinstance(untrusted := error.__cause__, ssl.SSLCertVerificationError):
+                raise CertificateNotTrustedError(server=server, problem=untrusted.verify_message) from error
             raise ServerUnreachableError(server=server, problem=_problem(error, limit)) from error
         except TimeoutError as error:
             raise AnswerMissingError(server=server, problem=f"not within {seconds:g} s") from error
         except UnreadableResponseError as error:
             raise NotLapseError(server=server, problem=str(error).rstrip(".")) from error
         except OSError as error:
-            raise AnswerMissingError(server=server, problem="the connection was cut") from error
-        finally:
-            pool.close()
-        if response.status in _REDIRECTIONS:
-            raise NotLapseError(server=server, problem="it sends to another address, and a token stays here")
-        return response
+            raise AnswerMissingError(server=server, problem=f"the connection was cut{hint}") from error
 
     async def _exchange(self, pool: ConnectionPool, request: bytes) -> ServerAnswer:
-        context = (self.tls or ssl.create_default_context()) if self.server.scheme == "https" else None
-        connection, head = await pool.open(request, context=context)
+        connection, head = await pool.open(request, context=self._context())
         pieces, size = list[bytes](), 0
         while piece := await connection.read():
             pieces.append(piece)
@@ -208,8 +299,8 @@ class ServerTransport:
 def _problem(error: Exception, seconds: float) -> str:
     """Say why there is no connection."""
     match error:
-        case NoConnectionError(__cause__=ssl.SSLCertVerificationError() as cause):
-            return f"its certificate is not trusted: {cause.verify_message}"
+        case NoConnectionError(__cause__=ssl.SSLError()):
+            return "it does not speak TLS, or not as expected; http:// is an address without TLS"
         case NoConnectionError(__cause__=OSError() as cause) if "Connect call failed" in str(cause):
             # asyncio's own words, of each address of a host that has several; the number tells what the system said
             is_refused = cause.errno in {None, errno.ECONNREFUSED}

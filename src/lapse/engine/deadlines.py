@@ -88,22 +88,28 @@ class Deadlines(Generic[K]):
                 if not self._is_outdated(entry):
                     heapq.heappush(self._heap, entry)
 
-    def until(self, moment: UnixNs) -> list[K]:
-        """Return the keys whose deadline is not after a moment, earliest first; nothing changes by it.
+    def until(self, moment: UnixNs) -> Generator[K, None, None]:
+        """Yield the keys whose deadline is not after a moment, earliest first; nothing changes by it.
 
-        Those that were put off are among them, first: they are due, whenever they are looked at again.
-        Costs what is returned: of a heap, only what is not after the moment is looked at.
+        Those that were put off are among them, first: they are due, whenever they are looked at again. They are those
+        of the moment at which the first one is asked for, whatever changes meanwhile. Beside a copy of the index it
+        costs what is yielded, as it is yielded: of a heap, only what is not after the moment is looked at.
         """
-        found: list[tuple[UnixNs, int, K]] = []
-        looked = [0] if self._heap else []
-        while looked:
-            place = looked.pop()
-            entry = self._heap[place]
-            if entry[0] <= moment:
-                found.append(entry)
-                looked += [below for below in (2 * place + 1, 2 * place + 2) if below < len(self._heap)]
-        counts = (entry for entry in sorted(found, key=lambda one: one[:2]) if not self._is_outdated(entry))
-        return [*self._put_off, *(entry[2] for entry in counts if entry[2] not in self._put_off)]
+        heap, current, put_off = self._heap.copy(), self._current.copy(), self._put_off.copy()
+        yield from put_off
+        ahead = [(*heap[0][:2], 0)] if heap else []
+        while ahead and ahead[0][0] <= moment:
+            _, serial, place = ahead[0]
+            below = [(*heap[one][:2], one) for one in (2 * place + 1, 2 * place + 2) if one < len(heap)]
+            if below:
+                heapq.heapreplace(ahead, below[0])
+            else:
+                heapq.heappop(ahead)
+            for one in below[1:]:
+                heapq.heappush(ahead, one)
+            key = heap[place][2]
+            if current.get(key) == serial and key not in put_off:
+                yield key
 
     async def pages(self, now: UnixNs, *, size: int, find: Callable[[K], C | None]) -> AsyncGenerator[list[C], None]:
         """Yield what `find` returns for the keys that are due, in pages, as `due` does; None is left out."""

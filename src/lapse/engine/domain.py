@@ -357,6 +357,13 @@ class CountedDomain(Protocol):
         """Return how many are due by ``until``, by what they are counted by; None where that cannot be told."""
         ...
 
+    async def counts_between(self, edges: Sequence[UnixNs], until: UnixNs) -> list[int] | None:
+        """Return how many lapse before the first edge, from each edge to the next, and from the last to ``until``.
+
+        Of all together, in one look; what lapses at the instant of an edge is behind it. None: that cannot be told.
+        """
+        ...
+
 
 @runtime_checkable
 class StoredPolicies(Protocol):

@@ -29,7 +29,7 @@ from lapse.engine.journal.audit import tell
 from lapse.engine.journal.port import AUDIT, AuditReason, Outcome, audit_row
 from lapse.engine.journal.view import read_page, row_view
 from lapse.engine.plans.approvals import OwnPlanError
-from lapse.engine.plans.planner import Planner, hold_facts, holds_of, whole_second
+from lapse.engine.plans.planner import WAITS, Planner, hold_facts, holds_of, whole_second
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
 from lapse.engine.safety.clock_guard import freeze_of, machine_mark
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Row
     from lapse.engine.journal.view import JournalRowView
     from lapse.engine.plans.plan import Plan
+    from lapse.engine.plans.proposed import ProposedPlans
     from lapse.engine.registry import Registration
     from lapse.engine.safety.blast_radius import WaitingPolicy
     from lapse.engine.trash import TrashBin, TrashEntry
@@ -67,10 +68,16 @@ if TYPE_CHECKING:
         DeleteRequest,
         EmptyTrashRequest,
         ExtendRequest,
+        Forecast,
+        ForecastRequest,
         FreezeRequest,
         HoldRequest,
         JournalRequest,
         PlanRequest,
+        PlansRequest,
+        ProposedPlan,
+        ProposedRequest,
+        ProposeRequest,
         ReleaseRequest,
         ResumeRequest,
         TrashRequest,
@@ -150,6 +157,22 @@ class NoApprovalsError(UsageError):
     """{place} has no place for approvals, so no plan is approved there."""
 
 
+class NoPlansError(UsageError):
+    """{place} keeps no plans. Write them to files with lapse plan --out FILE, and pass these on."""
+
+
+class NotAuthorError(UsageError):
+    """The plan {plan} was made by {author}: nobody else proposes it. Make one of your own with lapse plan --propose."""
+
+    status = 403
+
+
+class NotProposedError(LapseError):
+    """{place} keeps no plan {plan}: none was proposed there, or it has expired. See lapse plans list."""
+
+    status = 404
+
+
 @dataclass(frozen=True, slots=True)
 class _Thing:
     """A thing as it was found, and its domain."""
@@ -176,9 +199,18 @@ class LocalService:
         """See `Verbs`."""
         return await self._planner.plan(asked)
 
+    async def forecast(self, asked: ForecastRequest) -> Forecast:
+        """See `Verbs`."""
+        return await self._planner.forecast(asked)
+
     async def apply(self, asked: ApplyRequest) -> AppliedPlan:
         """See `Verbs`."""
-        return await self._planner.apply(asked)
+        done, place = await self._planner.apply(asked), self._place
+        is_tried = not done.items or any(one.outcome != WAITS for one in done.items)
+        if place.plans is not None and is_tried:
+            is_whole = asked.only is None
+            await place.plans.note_applied(asked.plan, done, by=self._caller.name, at=place.now, is_whole=is_whole)
+        return done
 
     async def approve(self, asked: ApproveRequest) -> Approval:
         """See `Verbs`."""
@@ -193,12 +225,42 @@ class LocalService:
             plan=plan.id, digest=plan.digest, by=person, at=Moment(place.now), expires_at=plan.expires_at
         )
         await place.approvals.record(approval)
-        details = {"plan": plan.id, "author": plan.author, "items": len(plan.items)}
-        row = audit_row(
-            AuditReason.PLAN_APPROVED, address="", actor=self._caller.name, time_ns=place.now, details=details
-        )
-        await tell(place.journal, row, domain=AUDIT, metrics=place.metrics)
+        await self._tell_of_plan(AuditReason.PLAN_APPROVED, plan)
         return approval
+
+    async def _tell_of_plan(self, reason: AuditReason, plan: Plan) -> None:
+        place, details = self._place, {"plan": plan.id, "author": plan.author, "items": len(plan.items)}
+        row = audit_row(reason, address="", actor=self._caller.name, time_ns=place.now, details=details)
+        await tell(place.journal, row, domain=AUDIT, metrics=place.metrics)
+
+    # --- proposed plans -----------------------------------------------------------------------------------------------
+
+    async def propose(self, asked: ProposeRequest) -> ProposedPlan:
+        """See `Verbs`."""
+        plan, plans = asked.plan, self._plans()
+        self._planner.demand_usable(plan)
+        if plan.author != self._caller.name:
+            raise NotAuthorError(plan=plan.id, author=plan.author)
+        kept, is_new = await plans.keep(plan, self._place.now)
+        if is_new:
+            await self._tell_of_plan(AuditReason.PLAN_PROPOSED, plan)
+        return kept
+
+    async def plans(self, asked: PlansRequest) -> ViewPage[ProposedPlan]:
+        """See `Verbs`."""
+        return await self._plans().page(limit=asked.limit, after=asked.after, now=self._place.now)
+
+    async def proposed(self, asked: ProposedRequest) -> Plan:
+        """See `Verbs`."""
+        found = await self._plans().find(asked.id, self._place.now)
+        if found is None:
+            raise NotProposedError(plan=asked.id, place=self._place.name)
+        return found
+
+    def _plans(self) -> ProposedPlans:
+        if self._place.plans is None:
+            raise NoPlansError(place=self._place.name)
+        return self._place.plans
 
     # --- why ----------------------------------------------------------------------------------------------------------
 

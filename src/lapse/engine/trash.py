@@ -24,6 +24,7 @@ from lapse.engine.view import Moment, ViewPage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Result
@@ -168,11 +169,13 @@ class TrashBin:
         domain: str | None = None,
         address: str | None = None,
         uid: str | None = None,
+        uids: AbstractSet[str] | None = None,
         ended_before: UnixNs | None = None,
     ) -> list[tuple[TrashEntry, Result]]:
-        """End for good what is there: of one domain, address or uid, or what was ended before a time; tell of each.
+        """End for good what is there: of one domain, address, uid or of ``uids``, or what was ended before a time.
 
-        The address may be that of the only thing that comes back with an entry; of several nobody named the others.
+        Tells of each. The address may be that of the only thing that comes back with an entry; of several nobody named
+        the others.
         """
         done: list[tuple[TrashEntry, Result]] = []
         async for page in self._entries():
@@ -182,6 +185,7 @@ class TrashBin:
                 if domain in {None, one.domain}
                 and (address in {None, one.address} or one.contains == [address])
                 and uid in {None, one.uid}
+                and (uids is None or one.uid in uids)
                 and (ended_before is None or (one.ended_at is not None and one.ended_at < ended_before))
             ]
             if wanted:

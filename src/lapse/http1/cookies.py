@@ -37,9 +37,9 @@ class SignedCookie:
         value = ".".join((*parts, str(until), self._sign(parts, until)))
         return self._field(value, self.seconds, secure=secure)
 
-    def remove(self) -> str:
-        """Return the Set-Cookie field that takes the cookie away."""
-        return self._field("", 0, secure=False)
+    def remove(self, *, secure: bool = False) -> str:
+        """Return the Set-Cookie field that takes the cookie away; ``secure`` as it was issued."""
+        return self._field("", 0, secure=secure)
 
     def given(self, field: str) -> Iterator[str]:
         """Give the values of this cookie in a Cookie field."""

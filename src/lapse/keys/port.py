@@ -122,6 +122,8 @@ class ExpiringCount(NamedTuple):
     """Of records: at least 1."""
     first_ns: int
     """The earliest of their expiries, Unix nanoseconds."""
+    parts: tuple[int, ...] = ()
+    """Of the number: how many are over at each edge and not at the one before, and at the end; empty without edges."""
 
 
 class Space(Protocol):
@@ -202,8 +204,10 @@ class Backend(Protocol):
         """Give the number of stored records per prefix and application, expired ones that are not swept included."""
         ...
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
         """Count the live records that are over at ``until_ns``, by prefix and application; None: it cannot tell.
+
+        ``edges_ns`` are earlier moments, in order, between which they are counted apart, in the same look.
 
         Costs what is counted, not what is stored, as far as the backend says. Blocks. Not one moment: a record that is
         written, renewed or removed meanwhile may count or not, and never twice.

@@ -32,6 +32,7 @@ from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.sqlite import INTENT_SCRIPTS
 from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.plans.sqlite import PLANS_SCRIPTS
 from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.holds import held_error
 from lapse.engine.safety.sqlite import EXTENSIONS_SCRIPTS, HOLDS_SCRIPTS, NOTES_SCRIPTS
@@ -98,7 +99,7 @@ A = TypeVar("A")
 _SCRIPTS: Final = (
     SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, SQL["schema_2"], SQL["schema_3"], *NOTES_SCRIPTS,
     *HOLDS_SCRIPTS, *LEASE_SCRIPTS, *INTENT_SCRIPTS,
-    *EXTENSIONS_SCRIPTS,
+    *EXTENSIONS_SCRIPTS, *PLANS_SCRIPTS,
 )  # fmt: skip
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
@@ -389,6 +390,11 @@ class EmbeddedStore:
         self._begin()
         held = self._read(lambda cursor: self._holds.over(cursor, [one.uid for one in deletions], now))
         return [held.get(number) for number in range(len(deletions))]
+
+    def last_change(self) -> int:
+        """Return the version of the last write, of any process: a number that goes up with every one."""
+        ((tip,),) = self._read(lambda cursor: rows(cursor, SQL["tip"]))
+        return int(tip)
 
     async def check(self) -> None:
         """See `ObjectStore`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from lapse.core.clock import UnixNs
@@ -15,7 +16,7 @@ from lapse.objects.holds.steering import ObjectPlace, Steering
 from lapse.objects.target import ObjectTarget
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from lapse.core.address import Address
     from lapse.core.clock import Clock
@@ -91,7 +92,7 @@ def _place(candidate: Candidate[Any]) -> ObjectPlace:
     return ObjectPlace(candidate.handle.kind, candidate.handle.key, candidate.uid)
 
 
-async def in_pages(found: Sequence[Any], size: int) -> AsyncGenerator[Sequence[Any], None]:
-    """Yield what was found in pages."""
-    for start in range(0, len(found), size):
-        yield found[start : start + size]
+async def in_pages(found: Iterator[Any], size: int) -> AsyncGenerator[Sequence[Any], None]:
+    """Yield what is found in pages, each looked for when it is asked for."""
+    while page := list(islice(found, size)):
+        yield page

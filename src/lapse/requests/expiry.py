@@ -41,7 +41,7 @@ from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 from lapse.requests.registration import KEEPERS, REQUESTS, SCHEDULES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Reason
@@ -131,9 +131,9 @@ class FinishedRequests:
         request = self._caches.of(kind).get(key)
         return None if request is None else candidate(kind, request, self._rule.ttl(request.metadata.annotations))
 
-    def until(self, moment: UnixNs) -> list[Candidate[Finished]]:
-        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
-        return [found for place in self.deadlines.until(moment) if (found := self._find(place)) is not None]
+    def until(self, moment: UnixNs) -> Iterator[Candidate[Finished]]:
+        """Yield what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return (found for place in self.deadlines.until(moment) if (found := self._find(place)) is not None)
 
     def next_deadline(self) -> UnixNs | None:
         """See `Domain`."""

@@ -157,6 +157,14 @@ class WorkspaceDetails(WorkspaceView, frozen=True):
     url: Annotated[str | None, Meta(description="Where it is opened; null where a command does not know the port")]
 
 
+class BusyLeaseView(Struct, frozen=True):
+    """A lease that keeps a workspace from lapsing."""
+
+    lease: str
+    lease_seconds: Annotated[float, Meta(description="How long it counts from now on unless it is renewed")]
+    most_seconds: Annotated[float, Meta(description="How long it can be renewed, from its begin on")]
+
+
 class Opened(Struct, frozen=True):
     """An address that opens a workspace, once."""
 

@@ -109,8 +109,8 @@ class PassingBackend:
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         return self.inner.counts()
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
-        return self.inner.expiring(until_ns)
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns, edges_ns)
 
     def check(self) -> None:
         self.inner.check()
@@ -364,30 +364,30 @@ class SweepsWithoutLimit(PassingBackend):
 class CountsTheExpired(PassingBackend):
     """As one that counts by an index and forgets that some of it is not swept yet."""
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
         stored = {(prefix, app_id): number for prefix, app_id, number in self.inner.counts()}
-        return [one._replace(number=stored[one[:2]]) for one in self.inner.expiring(until_ns) or ()]
+        return [one._replace(number=stored[one[:2]]) for one in self.inner.expiring(until_ns, edges_ns) or ()]
 
 
 class CountsWithoutTheInstant(PassingBackend):
     """Off by one: ``expiry < until`` where it should be ``expiry <= until``."""
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
-        return self.inner.expiring(until_ns - 1)
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns - 1, edges_ns)
 
 
 class CountsByTheSlot(PassingBackend):
     """Trusts a coarse index: what lies in one slot with the moment counts, too."""
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
-        return self.inner.expiring(until_ns | (1 << 36) - 1)
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
+        return self.inner.expiring(until_ns | (1 << 36) - 1, edges_ns)
 
 
 class CountsByWriting(PassingBackend):
     """Renews what it counts."""
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount] | None:
-        told = self.inner.expiring(until_ns)
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount] | None:
+        told = self.inner.expiring(until_ns, edges_ns)
         for one in told or ():
             space = self.inner.space(one.prefix, one.app_id)
             for item in space.scan("", None, 1000):

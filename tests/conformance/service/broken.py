@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lapse.core.errors import LapseError
 from lapse.engine.plans.planner import NoSuchPolicyError
-from lapse.engine.service import ExtensionError
+from lapse.engine.service import ExtensionError, NotAuthorError
 from lapse.engine.verbs.contract import PlanRequest, SteeredView, UndoRequest
 
 if TYPE_CHECKING:
@@ -64,6 +64,20 @@ class ForgetsDomains(Passing):
 
     async def plan(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
         return await self.inner.plan(replace(asked, domains=[]))
+
+
+class ForecastsForADay(Passing):
+    """Knows no other window."""
+
+    async def forecast(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.forecast(replace(asked, within="24h"))
+
+
+class ForecastsTheFirstPage(Passing):
+    """Begins every page with the nearest thing."""
+
+    async def forecast(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.forecast(replace(asked, after=None))
 
 
 class ForgetsPolicies(Passing):
@@ -246,9 +260,35 @@ class OneError(Passing):
         return call
 
 
+class ProposesForOthers(Passing):
+    """Says that somebody else's plan is kept."""
+
+    async def propose(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        try:
+            return await self.inner.propose(asked)
+        except NotAuthorError:
+            return None
+
+
+class ListsOnePageOfPlans(Passing):
+    """Has no plans behind the first page."""
+
+    async def plans(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return replace(await self.inner.plans(asked), next=None)
+
+
+class MakesAPlanInstead(Passing):
+    """Shows a plan of its own instead of the one that was proposed."""
+
+    async def proposed(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        await self.inner.proposed(asked)
+        return await self.inner.plan(PlanRequest())
+
+
 BROKEN = [
     AppliesAll, AppliesWhatItKnows, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies,
-    PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
+    ForecastsForADay, ForecastsTheFirstPage, PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
+    ProposesForOthers, ListsOnePageOfPlans, MakesAPlanInstead,
     ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
     UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, OffersAnyUndo, ForgetsEnds, TellsAllOfTheTrash,
     FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,

@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-from tests.conformance.service import cases_looking, cases_planning, cases_steering  # noqa: F401 - fill the registry
+from tests.conformance.service import (  # noqa: F401 - fill the registry
+    cases_looking,
+    cases_planning,
+    cases_proposing,
+    cases_steering,
+)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from lapse.core.address import AddressError
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.plans.approvals import ByPlan, OwnPlanError
+from lapse.engine.plans.forecast import ForecastPlaceError
 from lapse.engine.plans.plan import PlanExpiredError, PlanSignatureError
 from lapse.engine.plans.planner import (
     EndlessPlanError,
@@ -19,10 +20,13 @@ from lapse.engine.plans.planner import (
     PlanOfThePastError,
 )
 from lapse.engine.registry import NoSuchDomainError
+from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.verbs.contract import (
     ApplyRequest,
     ApproveRequest,
+    BudgetRate,
     ExtendRequest,
+    ForecastRequest,
     FreezeRequest,
     HoldRequest,
     JournalRequest,
@@ -283,3 +287,89 @@ async def nobody_approves_a_plan_where_there_is_no_second_person(world: World) -
     await world.settings(persons=lambda _scope, _domain: {"token ann"})
     with pytest.raises(NoSecondPersonError, match="lapse tokens create --name NAME --scope approve"):
         await world.of(ANN).approve(ApproveRequest(plan=plan))
+
+
+# --- forecast ---------------------------------------------------------------------------------------------------------
+
+
+@case
+async def a_forecast_counts_what_lapses_in_each_step_and_tells_the_nearest_first(world: World) -> None:
+    for name in ("first", "second", "third"):
+        await world.things.add(name)
+        world.elapse(HOUR / 4)
+
+    told = await world.of(ANN).forecast(ForecastRequest(within="1h", steps=4))
+    (counted,) = told.domains
+    assert (counted.name, counted.overdue, counted.held, counted.problem) == (DOMAIN, 0, 0, None)
+    assert counted.counts == [0, 1, 1, 1], "each lapses at the instant at which a step begins, and is in that one"
+    assert told.step_seconds == HOUR / 4
+    assert [one.address for one in told.items] == ["thing/first", "thing/second", "thing/third"]
+    assert (told.next, told.problems) == (None, {})
+    assert sum((await world.of(ANN).forecast(ForecastRequest(within="20m"))).domains[0].counts) == 1
+
+
+@case
+async def a_forecast_and_a_plan_tell_the_same_of_a_thing(world: World) -> None:
+    await world.things.add("over")
+    world.elapse(HOUR + 1)
+    await world.things.add("a")
+    await world.of(ANN).freeze(FreezeRequest(domain=DOMAIN, reason="look"))
+
+    told = await world.of(ANN).forecast(ForecastRequest(within="2h"))
+    assert told.items == (await planned(world, "2h")).items
+    assert told.items[0].waits_for is not None
+    assert (told.domains[0].overdue, sum(told.domains[0].counts)) == (1, 1)
+
+
+@case
+async def a_forecast_counts_what_is_held_apart_and_tells_it_among_the_nearest(world: World) -> None:
+    await world.things.add("over")
+    world.elapse(HOUR + 1)
+    await world.things.add("ahead")
+    for name in ("over", "ahead"):
+        await world.of(ANN).hold(HoldRequest(address=f"thing/{name}", reason="audit"))
+
+    told = await world.of(ANN).forecast(ForecastRequest(within="2h", steps=1))
+    assert (told.domains[0].overdue, told.domains[0].held, told.domains[0].counts) == (0, 2, [0])
+    assert [one.hold is not None for one in told.items] == [True, True]
+
+
+@case
+async def pages_of_a_forecast_follow_each_other_and_count_the_same(world: World) -> None:
+    for name in "cab":
+        await world.things.add(name)
+    world.elapse(1)
+    await world.things.add("z")
+    verbs = world.of(ANN)
+
+    first = await verbs.forecast(ForecastRequest(limit=2))
+    second = await verbs.forecast(ForecastRequest(limit=2, after=first.next))
+    assert [one.address for one in first.items] == ["thing/a", "thing/b"]
+    assert [one.address for one in second.items] == ["thing/c", "thing/z"]
+    assert second.next is None
+    assert first.domains == second.domains
+    assert sum(first.domains[0].counts) == 4
+    none = await verbs.forecast(ForecastRequest(limit=0))
+    assert (none.items, none.next, sum(none.domains[0].counts)) == ([], None, 4)
+
+
+@case
+async def a_forecast_tells_the_budgets(world: World) -> None:
+    await world.settings(budgets=Budgets(Budget.parse("10000/1h"), {DOMAIN: Budget.parse("5/1m")}))
+
+    told = await world.of(ANN).forecast(ForecastRequest())
+    assert (told.budget, told.domains[0].budget) == (BudgetRate(10_000, 3600.0), BudgetRate(5, 60.0))
+
+
+@case
+async def a_forecast_of_nothing_that_is_there_is_refused(world: World) -> None:
+    verbs = world.of(ANN)
+    with pytest.raises(NoSuchDomainError):
+        await verbs.forecast(ForecastRequest(domains=["nothing"]))
+    with pytest.raises(EndlessPlanError):
+        await verbs.forecast(ForecastRequest(within="never"))
+    with pytest.raises(PlanOfThePastError):
+        await verbs.forecast(ForecastRequest(within="-1h"))
+    for place in ("x", "1 2", "-1 a b", "1 a b c"):
+        with pytest.raises(ForecastPlaceError):
+            await verbs.forecast(ForecastRequest(after=place))

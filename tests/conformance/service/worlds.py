@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from lapse.app.service import process_facts
 from lapse.client import AsyncClient
 from lapse.engine.plans.approvals import Approvals
+from lapse.engine.plans.proposed import ProposedPlans
+from lapse.engine.plans.sqlite import SQLitePlans
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.safety.budget import Budgets
@@ -52,6 +54,7 @@ class LocalWorld:
         kit = fixture.kit
         self._kit, self.things = kit, cast("Things", fixture.world)
         notes: Any = kit.notes
+        approvals = Approvals(kit.notes)
         self.place = Place(
             name="here",
             id="record-1",
@@ -65,7 +68,8 @@ class LocalWorld:
             secret=b"s" * 32,
             budgets=Budgets(),
             open_trash=self._open_trash,
-            approvals=Approvals(kit.notes),
+            approvals=approvals,
+            plans=ProposedPlans(SQLitePlans(kit.store.database), approvals),
         )
 
     async def _open_trash(self) -> TrashBin:
@@ -125,6 +129,8 @@ async def remote_world(folder: Path) -> AsyncIterator[RemoteWorld]:
                 failures=LoginFailures(clock, metrics),
                 metrics=metrics,
                 verbs=lambda caller: LocalService(world.place, caller),
+                live=unused,
+                demo=unused,
             )
             share_routes(app)
             stopping = asyncio.Event()

@@ -260,6 +260,11 @@ class DeletedOnesAreCounted(Passing):
         return dict.fromkeys(ObservedStatus, 0) | {ObservedStatus(status): number for status, number in rows}
 
 
+class FingerprintsForgetStatuses(Passing):
+    async def fingerprint(self) -> object:
+        return self.inner.database.read("SELECT count(*), sum(version) FROM workspaces")
+
+
 # --- transitions ------------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,27 @@ async def workspaces_are_counted_by_what_is_seen_of_them(world: World) -> None:
 
 
 @case
+async def what_people_see_of_workspaces_changes_their_fingerprint_and_looks_do_not(world: World) -> None:
+    seen = [await world.store.fingerprint()]
+
+    async def changed() -> bool:
+        seen.append(await world.store.fingerprint())
+        return seen[-1] != seen[-2]
+
+    one = await running(world, "one")
+    assert await changed()
+    assert not await changed()
+    await world.store.observe({one.id: ObservedStatus.RUNNING}, now=Ms(NOW + 1000))
+    assert not await changed()
+    await world.store.hold(one.id, reason="audit", until=None, by="user ann", now=NOW)
+    assert await changed()
+    await world.store.claim(one.id, Operation.STOPPING, OpId("op-1"), now=NOW)
+    assert await changed()
+    await world.store.fail(one.id, OpId("op-1"), reason="broken", message="", now=NOW)
+    assert await changed()
+
+
+@case
 async def candidates_come_in_pages_each_once_and_the_longest_due_first(world: World) -> None:
     for number in range(11):
         await running(world, f"r{number:02}", standby_ttl_seconds=20 - number // 3)

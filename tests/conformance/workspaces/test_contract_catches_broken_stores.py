@@ -37,6 +37,10 @@ CAUGHT: list[tuple[type[Any], list[str]]] = [
         broken.ReleasesAreForgotten,
         ["a_hold_is_kept_until_it_is_released", "a_shorter_ttl_and_a_release_are_looked_at_at_once"],
     ),
+    (
+        broken.FingerprintsForgetStatuses,
+        ["what_people_see_of_workspaces_changes_their_fingerprint_and_looks_do_not"],
+    ),
     (broken.DeletedOnesAreListed, ["a_deleted_workspace_is_unknown_to_people_and_its_name_is_free"]),
     (broken.PagesBeginWithTheLast, ["pages_show_every_workspace_once_in_the_order_of_names"]),
     (broken.PagesNeverEnd, ["pages_show_every_workspace_once_in_the_order_of_names"]),

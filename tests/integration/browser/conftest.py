@@ -1,4 +1,4 @@
-"""A real ``lapse up --example`` in front of a real browser."""
+"""A real ``lapse up`` with an example workspace in front of a real browser."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ WIDTH = 960
 
 @dataclass(frozen=True)
 class Site:
-    """What `make run` serves: the start page, and workspaces behind their proxy."""
+    """What `lapse up` serves: the start page, and workspaces behind their proxy, of which one is there."""
 
     server: LapseServer
     port: int
 
     @classmethod
     def start(cls, folder: Path) -> Site:
-        server = LapseServer.start(folder, "--example", settings=QUICK)
+        server = LapseServer.start(folder, settings=QUICK)
         event = server.event("listening")
         assert event is not None
-        return cls(server, urlsplit(str(event["proxy"])).port or 0)
+        site = cls(server, urlsplit(str(event["proxy"])).port or 0)
+        site.create("example")
+        return site
 
     def url(self, name: str) -> str:
         return f"http://{name}.w.localhost:{self.port}/"

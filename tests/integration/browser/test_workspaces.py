@@ -56,6 +56,12 @@ def state_of(page: Page, name: str, state: str) -> None:
     expect(row).to_contain_text(state)
 
 
+def to_workspaces(page: Page, site: Site) -> None:
+    """Log in, and go to the page of workspaces."""
+    page.goto(site.link)
+    page.goto(f"{site.server.http}/workspaces")
+
+
 def press_open(page: Page, name: str) -> Page:
     with page.expect_popup() as opened:
         page.get_by_role("button", name=f"Open {name}", exact=True).click()
@@ -75,7 +81,7 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
 ) -> None:
     complained = complaints(context)
     dashboard = context.new_page()
-    dashboard.goto(site.link)
+    to_workspaces(dashboard, site)
     state_of(dashboard, "example", "running")
 
     notebook = press_open(dashboard, "example")
@@ -83,7 +89,7 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
     assert notebook.url == site.url("example")
     state_of(dashboard, "example", "1 connection")
     dashboard.evaluate("() => scrollTo(0, 0)")
-    section = dashboard.locator("section", has=dashboard.locator("#workspaces")).bounding_box()
+    section = dashboard.get_by_role("region", name="Workspaces", exact=True).bounding_box()
     assert section is not None
     camera.shoot_for_docs(dashboard, "dashboard", top=section["y"] - 12, height=section["height"] + 24)
     camera.shoot(dashboard, "dashboard", whole=True)
@@ -105,14 +111,14 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
     state_of(dashboard, "example", "running")
 
 
-def test_a_link_opens_the_start_page_once_and_a_token_does_so_as_well(
+def test_a_link_opens_the_dashboard_once_and_a_token_does_so_as_well(
     shared_site: Site, browser: Browser, camera: Camera
 ) -> None:
     site, link = shared_site, shared_site.link
     with browser.new_context() as first, browser.new_context() as second:
         ours, theirs = first.new_page(), second.new_page()
         ours.goto(link)
-        expect(ours.get_by_role("button", name="Open example", exact=True)).to_be_visible()
+        expect(ours.get_by_role("heading", name="What lapses next")).to_be_visible()
         assert "ticket" not in ours.url
         theirs.goto(link)
         expect(theirs.get_by_text("This link was used already")).to_be_visible()
@@ -122,7 +128,7 @@ def test_a_link_opens_the_start_page_once_and_a_token_does_so_as_well(
         expect(theirs.get_by_role("alert")).to_contain_text("unknown or revoked")
         theirs.get_by_label("Token").fill(site.server.owner_token)
         theirs.get_by_role("button", name="Log in").click()
-        expect(theirs.get_by_role("button", name="Open example", exact=True)).to_be_visible()
+        expect(theirs.get_by_role("heading", name="What lapses next")).to_be_visible()
 
 
 def test_a_page_of_one_workspace_reads_neither_another_nor_the_start_page_and_changes_nothing(
@@ -202,7 +208,7 @@ def test_what_is_wrong_with_a_workspace_is_said_and_so_is_why_one_is_refused(
     site = shared_site
     site.create("broken", command=["/nothing/here"])
     dashboard = context.new_page()
-    dashboard.goto(site.link)
+    to_workspaces(dashboard, site)
     state_of(dashboard, "broken", "error")
     expect(dashboard.get_by_text("lapse workspaces start broken")).to_be_visible()
     camera.shoot(dashboard, "error", whole=True)
@@ -232,8 +238,8 @@ def test_nothing_is_wider_than_the_window(
 
 
 COVERED = """() => {
-    const cells = [...document.querySelectorAll("#live-workspaces tbody tr:not(.why) > :not(.act)")];
-    const buttons = [...document.querySelectorAll("#live-workspaces button")].map(one => one.getBoundingClientRect());
+    const cells = [...document.querySelectorAll("#live tbody tr > :not(.acts)")];
+    const buttons = [...document.querySelectorAll("#live button")].map(one => one.getBoundingClientRect());
     return cells.map(cell => cell.getBoundingClientRect()).filter(cell => buttons.some(button =>
         button.left < cell.right && cell.left < button.right && button.top < cell.bottom && cell.top < button.bottom
     )).length;
@@ -244,7 +250,7 @@ COVERED = """() => {
 def test_the_open_button_covers_no_cell(shared_site: Site, browser: Browser, width: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 700}) as context:
         page = context.new_page()
-        page.goto(shared_site.link)
+        to_workspaces(page, shared_site)
         state_of(page, "example", "running")
         assert page.get_by_role("button", name="Open example", exact=True).count() == 1
         assert page.evaluate(COVERED) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,17 @@ async def test_a_head_that_does_not_come_is_not_waited_for(first: bytes) -> None
             assert await status(reader) == 408
 
 
+async def test_what_is_too_slow_is_answered_with_a_problem_document_that_nobody_keeps() -> None:
+    limits = ConnectionLimits(sweep_seconds=0.02, head_seconds=0.2)
+    async with serving(limits) as port, connected(port, GET[:-2]) as (reader, _), asyncio.timeout(20):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        told = json.loads(body)
+    assert (told["status"], told["code"]) == (408, "RequestTooSlowError")
+    for line in (b"content-type: application/problem+json", b"cache-control: no-store", b"connection: close"):
+        assert line in head.lower()
+    assert f"x-request-id: {told['instance']}".encode() in head
+
+
 async def test_a_head_that_drips_is_not_waited_for() -> None:
     limits = ConnectionLimits(sweep_seconds=0.02, head_seconds=0.3)
     async with serving(limits) as port, connected(port, GET[:-4]) as (reader, writer):
@@ -137,12 +149,23 @@ async def test_half_heads_make_room_for_whole_requests() -> None:
 @pytest.mark.parametrize("limits", [{"connections": 3}, {"connections_per_peer": 3}])
 async def test_with_all_at_work_a_new_connection_is_refused_at_once(limits: dict[str, int]) -> None:
     async with serving(ConnectionLimits(sweep_seconds=0.02, **limits)) as port, contextlib.AsyncExitStack() as stack:
-        asked = b"POST /slow HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+        asked = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
         _, writer = [await stack.enter_async_context(connected(port, asked)) for _ in range(3)][-1]
         await SystemClock().sleep(0.1)
         async with connected(port) as (reader, _):
             assert await status(reader) == 503
         writer.transport.abort()
+        await SystemClock().sleep(0.1)
+        async with connected(port, GET) as (reader, _):
+            assert await status(reader) == 200
+
+
+@pytest.mark.parametrize("limits", [{"connections": 3}, {"connections_per_peer": 3}])
+async def test_requests_whose_body_does_not_come_make_room_for_others(limits: dict[str, int]) -> None:
+    async with serving(ConnectionLimits(sweep_seconds=0.02, **limits)) as port, contextlib.AsyncExitStack() as stack:
+        half = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nx"
+        for _ in range(3):
+            await stack.enter_async_context(connected(port, half))
         await SystemClock().sleep(0.1)
         async with connected(port, GET) as (reader, _):
             assert await status(reader) == 200

@@ -23,6 +23,7 @@ NO_NOUNS: Final = {
     "config": "settings: nothing is kept",
     "crds": "definitions of kinds, which kubectl lists and shows",
     "db": "tables of a database: made once",
+    "demo": "there is one: it is started and stopped",
     "requests manifests": "what a checkpoint holds; checkpoints are listed by lapse requests list",
 }
 """Groups of commands that are about no things of their own, with the reason."""
@@ -57,6 +58,7 @@ NOUNS: Final = {
     "retention": Noun(makes=(), ends=(), is_on_cluster=True, are_there=("history",)),
     "workspaces": Noun(),
     "trash": Noun(makes=(), ends=("empty",), shows="list", is_on_cluster=True),  # what is there is shown by why
+    "plans": Noun(makes=(), ends=(), is_on_cluster=True),
     "tokens": Noun(ends=("revoke",), place=HERE, is_long=False),
 }
 

@@ -51,6 +51,42 @@ def run_since(holder: Holder, hours: float) -> None:
     holder.on_store(work)
 
 
+# --- forecast ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_forecast_shows_a_bar_for_each_step_and_the_nearest_things(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    table, said = holder.say("forecast", "--within", "20m", "--steps", "4")
+    assert [line.split() for line in table.splitlines() if line.startswith("workspaces")] == [
+        ["workspaces", "·█··", "0", "1", "0"]
+    ]
+    assert "workspace/lab" in table
+    assert "1 lapse by" in said
+    assert "The highest bar is 1 in 5m." in said
+    told = holder.told("forecast", "--within", "20m", "--steps", "4", "--domain", "workspaces")
+    assert [(one["name"], one["counts"]) for one in told["domains"]] == [("workspaces", [0, 1, 0, 0])]
+
+
+def test_a_forecast_counts_what_is_overdue_and_what_is_held_apart(holder: Holder) -> None:
+    run_since(holder, 1)
+    held = ("forecast", "--domain", "workspaces")
+    assert [holder.told(*held)["domains"][0][name] for name in ("overdue", "held")] == [1, 0]
+    holder.say("hold", "workspace/lab", "--reason", "look")
+    assert [holder.told(*held)["domains"][0][name] for name in ("overdue", "held")] == [0, 1]
+    assert "0 are overdue, and 1 are held" in holder.say(*held)[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [["--steps", "0"], ["--steps", "367"], ["--limit", "-1"], ["--limit", "1001"], ["--after", "x"], ["--domain", "x"]],
+    ids=" ".join,
+)
+def test_a_forecast_that_cannot_be_meant_is_wrong_usage(holder: Holder, line: list[str]) -> None:
+    out, err = holder.say("forecast", *line, code=64)
+    assert out == ""
+    assert "xpected" in err
+
+
 # --- plan and why -----------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +298,52 @@ def test_a_person_has_one_name_in_the_journal_in_holds_and_in_plans(holder: Hold
     assert who() == f"user {user_name()}"
 
 
+# --- proposed plans ---------------------------------------------------------------------------------------------------
+
+
+def test_a_proposed_plan_is_listed_shown_and_carried_out_by_its_id(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    assert holder.say("plans", "list")[1] == "No plan is proposed.\n"
+    said = holder.say("plan", "--propose")[1].splitlines()[-3:]
+    (listed,) = holder.told("plans", "list")["items"]
+    plan = listed["id"]
+    assert said == [
+        f"Plan {plan}, proposed, kept until {listed['expires_at']}.",
+        f"To approve it, as another person: lapse approve {plan}",
+        f"To carry it out: lapse apply {plan} --when-due",
+    ]
+    assert (listed["author"], listed["items"], listed["due"], listed["applied_by"]) == (who(), 1, 0, None)
+    shown, told = holder.say("plans", "show", plan)
+    assert "workspace/lab" in shown
+    assert told.startswith(f"Plan {plan} of {who()}, made at ")
+    assert holder.told("plans", "show", plan)["id"] == plan
+
+    assert "takes two persons" in holder.say("approve", plan, code=64)[1]
+    waits = holder.say("apply", plan, code=3)[1]
+    assert waits.endswith(f"To wait for what is not due: lapse apply {plan} --when-due\n")
+    assert (plan, who(), 0, 1) in {
+        (one["id"], one["applied_by"], one["ended"], one["left"]) for one in holder.told("plans", "list")["items"]
+    }
+    assert "plan_proposed" in holder.say("journal", "--domain", "audit")[0]
+
+
+def test_what_is_neither_a_file_nor_a_proposed_plan_is_told_as_both(holder: Holder) -> None:
+    holder.create()
+    for given in ("0123456789abcdef", "nothing.json"):
+        for verb in ("apply", "approve"):
+            refused = holder.say(verb, given, code=64)[1]
+            assert f"{given} is no file, and no plan of that id is kept there. Expected a file" in refused
+            assert "or an id that lapse plans list shows" in refused
+    assert "keeps no plan 0123456789abcdef" in holder.say("plans", "show", "0123456789abcdef", code=1)[1]
+
+
+def test_a_file_that_is_named_like_an_id_is_meant_as_a_file(holder: Holder) -> None:
+    holder.create()
+    plan = holder.told("plan", "--propose")["id"]
+    (holder.folder / plan).write_text("{}")
+    assert "This is not a plan" in holder.say("apply", plan, code=64)[1]
+
+
 # --- reasons ----------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +379,9 @@ LINES = {
     "release": ("release", "workspace/lab"),
     "extend": ("extend", "workspace/lab", "2h"),
     "approve": ("approve", "plan.json"),
+    "plans": ("plans", "list"),
+    "proposed": ("plans", "show", "ID"),
+    "forecast": ("forecast",),
     "freeze": ("freeze", "history", "--reason", "look"),
     "resume": ("resume", "history"),
     "delete": ("delete", "workspace/lab", "--yes"),
@@ -323,10 +408,11 @@ def test_json_of_every_verb_is_one_document_with_the_fields_of_http(holder: Hold
     run_since(holder, 0.01)
     holder.say("tokens", "create", "--name", "ben", "--scope", "approve")
     told = {one.verb: one.told for one in OPERATIONS}
-    assert LINES.keys() == told.keys() - {"journal"}
+    assert LINES.keys() == told.keys() - {"journal", "propose"}, "lapse plan --propose prints the plan"
+    plan = holder.told("plan", "--propose")["id"]
 
     for verb, line in LINES.items():
-        out, err = holder.say(*line, "-o", "json", code=CODES.get(verb, 0))
+        out, err = holder.say(*(plan if word == "ID" else word for word in line), "-o", "json", code=CODES.get(verb, 0))
         if CODES.get(verb) == 64:
             assert out == ""
             assert err.startswith("lapse: ")

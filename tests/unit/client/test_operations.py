@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,15 @@ from lapse.client import AsyncClient, nouns, sync
 from lapse.client.calls import ApiCalls
 from lapse.client.nouns import RemoteNoun
 from lapse.client.transport import ServerAnswer
-from lapse.engine.verbs.contract import JournalRequest, PlanRequest, Verbs, WhyRequest
-from lapse.engine.verbs.operations import JOURNAL, OPERATIONS, PLAN, WHY
+from lapse.engine.verbs.contract import (
+    ForecastRequest,
+    JournalRequest,
+    PlanRequest,
+    ProposedRequest,
+    Verbs,
+    WhyRequest,
+)
+from lapse.engine.verbs.operations import FORECAST, JOURNAL, OPERATIONS, PLAN, PROPOSED, WHY
 from lapse.engine.view import ViewPage
 
 if TYPE_CHECKING:
@@ -28,15 +36,26 @@ def sent(operation: VerbOperation[Any, Any], asked: Any) -> Any:  # noqa: ANN401
     """Write a request, and read it as a server does."""
     target, body = operation.write(asked)
     parts = urlsplit(f"http://host{target}")
-    address = parts.path.partition("/why/")[2] if operation is WHY else None
+    before = operation.path.partition("{")[0]
+    in_path = None if operation.in_path is None else parts.path.partition(before)[2]
+    if operation is not WHY and in_path is not None:
+        in_path = unquote(in_path)
     query = parse_qsl(parts.query, keep_blank_values=True)
-    return operation.read(address=address, query=query, body=body or b"")
+    return operation.read(in_path=in_path, query=query, body=body or b"")
 
 
 @given(TEXT, st.lists(TEXT), st.none() | TEXT)
 def test_a_plan_is_asked_for_as_it_was_meant(within: str, domains: list[str], policy: str | None) -> None:
     asked = PlanRequest(within=within, domains=domains, policy=policy)
     assert sent(PLAN, asked) == asked
+
+
+@given(TEXT, st.lists(TEXT), st.integers(1, 366), st.integers(0, 1000), st.none() | TEXT)
+def test_a_forecast_is_asked_for_as_it_was_meant(
+    within: str, domains: list[str], steps: int, limit: int, after: str | None
+) -> None:
+    asked = ForecastRequest(within=within, domains=domains, steps=steps, limit=limit, after=after)
+    assert sent(FORECAST, asked) == asked
 
 
 @given(st.integers(1, 1000), st.none() | TEXT, st.none() | TEXT)
@@ -49,6 +68,14 @@ def test_the_journal_is_asked_for_as_it_was_meant(limit: int, since: str | None,
 def test_an_address_of_the_grammar_is_sent_as_it_is(address: str, at: str | None) -> None:
     asked = WhyRequest(address=address, at=at)
     assert sent(WHY, asked) == asked
+
+
+@given(TEXT)
+def test_an_id_is_sent_as_one_segment_of_the_path(plan: str) -> None:
+    asked = ProposedRequest(id=plan)
+    assert sent(PROPOSED, asked) == asked
+    assert PROPOSED.write(asked)[0].count("/") == PROPOSED.path.count("/")
+    assert PROPOSED.query == {}
 
 
 def test_every_verb_is_an_operation_with_the_types_of_the_verb() -> None:
@@ -66,10 +93,17 @@ def methods(path: Path, name: str) -> dict[str, str]:
     (found,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
     functions = [one for one in found.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {
-        one.name: f"{ast.unparse(one.args)} -> {ast.unparse(one.returns) if one.returns else ''}"
+        one.name: f"{ast.unparse(one.args)} -> {answer_without_await(one.returns)}"
         for one in functions
         if not one.name.startswith("_")
     }
+
+
+def answer_without_await(answered: ast.expr | None) -> str:
+    """Return the type of an answer; that of a generator as of one without await."""
+    text = ast.unparse(answered) if answered else ""
+    found = re.fullmatch(r"AsyncGenerator\[(.*), None\]", text)
+    return text if found is None else f"Generator[{found[1]}]"
 
 
 NOUNS = {kind.__name__: kind for kind in RemoteNoun.__subclasses__()}
@@ -107,5 +141,5 @@ def test_a_noun_without_await_returns_the_answer() -> None:
 
     client = sync.Client("http://localhost:8750", "token")
     canned: Any = ApiCalls(Canned())  # type: ignore[arg-type]
-    client.keys._calls = canned  # type: ignore[attr-defined]
+    client.keys._awaited._calls = canned  # type: ignore[attr-defined]
     assert client.keys.list(7) == ViewPage([], "b")

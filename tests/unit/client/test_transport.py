@@ -20,7 +20,8 @@ from lapse.client import (
     TokenFormError,
     TokenInTheClearError,
 )
-from lapse.client.transport import LapseServer, TimeLimits
+from lapse.client.errors import TrustFileError
+from lapse.client.transport import LapseServer, TimeLimits, trust_authority, trust_certificate
 from lapse.core.clock import VirtualClock
 from lapse.engine.verbs.contract import FreezeRequest, HoldRequest, PlanRequest, WhyRequest
 from tests.servers.certificate import make_authority
@@ -290,8 +291,27 @@ async def test_a_certificate_must_be_trusted_and_of_the_name_that_is_asked_for(t
 
     async with server:
         assert (await client("localhost", trusting).freeze(FREEZE)).place == "there"
-        with pytest.raises(ServerUnreachableError, match="its certificate is not trusted"):
+        with pytest.raises(ServerUnreachableError, match=r"(?s)its certificate is not trusted.*LAPSE_CA_FILE=FILE"):
             await client("localhost", None).freeze(FREEZE)
+        with pytest.raises(ServerUnreachableError, match="its certificate is not trusted"):
+            await client("localhost", None).status()  # nor is it asked again, though that would change nothing
         with pytest.raises(ServerUnreachableError, match=r"its certificate is not trusted: .*mismatch"):
             await client("127.0.0.1", trusting).freeze(FREEZE)
-    assert len(script.requests) == 1
+        assert len(script.requests) == 1
+        assert (await client("localhost", trust_authority(authority.ca_file)).freeze(FREEZE)).place == "there"
+        assert (await client("127.0.0.1", trust_certificate(made.certificate_file)).freeze(FREEZE)).place == "there"
+        other = authority.issue("other", subject="/CN=localhost", extensions="subjectAltName=IP:127.0.0.1")
+        with pytest.raises(ServerUnreachableError, match="its certificate is not trusted"):
+            await client("127.0.0.1", trust_certificate(other.certificate_file)).freeze(FREEZE)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
+)
+def test_a_file_without_a_certificate_says_whom_to_trust_to_nobody(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    if content is not None:
+        file.write_text(content)
+    for trust in (trust_authority, trust_certificate):
+        with pytest.raises(TrustFileError, match=r"ca\.crt.*cannot be used"):
+            trust(file)

@@ -101,8 +101,8 @@ def test_what_is_due_and_put_off_is_still_among_what_is_due_until_a_moment() -> 
     deadlines.put_off("b", UnixNs(600))
     deadlines.put_off("unknown", UnixNs(600))
 
-    assert deadlines.until(UnixNs(2)) == ["a", "b"], "a plan has what a loop only told, and what is held"
-    assert deadlines.until(UnixNs(600)) == ["a", "b", "c"], "each once"
+    assert list(deadlines.until(UnixNs(2))) == ["a", "b"], "a plan has what a loop only told, and what is held"
+    assert list(deadlines.until(UnixNs(600))) == ["a", "b", "c"], "each once"
     assert list(deadlines.due(UnixNs(9))) == ["c"], "a loop looks at neither before its time"
 
 
@@ -113,8 +113,8 @@ def test_a_new_deadline_ends_what_was_put_off() -> None:
     deadlines.set("a", UnixNs(50))
     deadlines.discard("b")
 
-    assert deadlines.until(UnixNs(9)) == []
-    assert deadlines.until(UnixNs(50)) == ["a"]
+    assert list(deadlines.until(UnixNs(9))) == []
+    assert list(deadlines.until(UnixNs(50))) == ["a"]
 
 
 def test_what_was_put_off_can_be_hurried_and_nothing_else() -> None:

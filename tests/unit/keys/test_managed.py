@@ -30,6 +30,7 @@ from lapse.engine.verbs.contract import (
     ApplyRequest,
     DeleteRequest,
     ExtendRequest,
+    ForecastRequest,
     FreezeRequest,
     HoldRequest,
     PlanRequest,
@@ -341,7 +342,7 @@ async def test_a_plan_of_keys_alone_cannot_be_carried_out(world: World) -> None:
 async def test_a_store_that_cannot_count_is_left_out_of_a_plan_unless_it_is_what_is_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.keys.backend, "expiring", lambda _until: None)
+    monkeypatch.setattr(world.keys.backend, "expiring", lambda *_moments: None)
 
     plan = await world.verbs.plan(PlanRequest())
     assert (plan.counts, plan.problems) == ([], {})
@@ -361,6 +362,44 @@ async def test_a_store_that_cannot_be_read_is_named_by_the_plan(world: World) ->
     plan = await world.verbs.plan(PlanRequest())
 
     assert (list(plan.problems), plan.counts) == (["keys"], [])
+
+
+# --- forecast ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_forecast_counts_live_keys_of_all_applications_by_step_and_names_none(world: World) -> None:
+    for ttl in (1, 1799, 1800, 1801, HOUR, HOUR + 1):
+        await world.app.put(f"{NAME}:{ttl}", VALUE, ttl)
+    await world.keys.app(9).put(NAME, VALUE, 900)
+    world.keys.backend.space(Prefix.LEADER_ELECTION, 7).put("lock:job", "holder", 60)
+
+    told = await world.verbs.forecast(ForecastRequest(within="1h", steps=2))
+
+    (keys,) = told.domains
+    assert keys.counts == [3, 3], "what ends at the instant of a step is in it, and at the end in the last one"
+    assert (keys.overdue, keys.held, keys.budget, keys.problem) == (0, 0, None, None)
+    assert (told.items, told.next, told.problems) == ([], None, {})
+    assert not any(secret.encode() in encode(told) for secret in (NAME, VALUE, "job"))
+
+
+async def test_without_keys_a_forecast_has_none_in_each_step(world: World) -> None:
+    assert (await world.verbs.forecast(ForecastRequest(steps=3))).domains[0].counts == [0, 0, 0]
+
+
+async def test_a_forecast_says_that_a_store_cannot_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.keys.backend, "expiring", lambda *_moments: None)
+
+    told = await world.verbs.forecast(ForecastRequest(domains=["keys"]))
+    assert (told.domains[0].counts, told.problems) == ([], {})
+    assert "how many keys lapse" in (told.domains[0].problem or "")
+
+
+async def test_a_store_that_cannot_be_read_is_named_by_the_forecast(world: World) -> None:
+    await world.keys.close()
+
+    told = await world.verbs.forecast(ForecastRequest())
+    assert (list(told.problems), told.domains[0].counts) == (["keys"], [])
+    assert told.domains[0].problem == told.problems["keys"]
 
 
 async def test_the_journal_tells_who_extended_a_key_of_which_application_and_not_which_key(world: World) -> None:

@@ -109,8 +109,13 @@ class KeysMachine(RuleBasedStateMachine):
     def expiring(self, ahead: int) -> None:
         until = self.clock.wall_ns() + ahead
         ends = {app: [end for _, end in self.live(app).values() if end <= until] for app in self.apps}
-        expected = [(Prefix.APPLICATION_TTL, app, len(found), min(found)) for app, found in ends.items() if found]
-        assert self.keys.backend.expiring(until) == expected
+        told = {app: (Prefix.APPLICATION_TTL, app, len(found), min(found)) for app, found in ends.items() if found}
+        assert self.keys.backend.expiring(until) == [(*one, ()) for one in told.values()]
+        edge = until - ahead // 2
+        parts = {
+            app: tuple(sum((end <= edge) is first for end in ends[app]) for first in (True, False)) for app in told
+        }
+        assert self.keys.backend.expiring(until, [edge]) == [(*one, parts[app]) for app, one in told.items()]
 
     @rule(step=STEPS_NS)
     def pass_time(self, step: int) -> None:

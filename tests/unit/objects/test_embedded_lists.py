@@ -118,9 +118,9 @@ async def test_a_file_of_an_older_version_learns_its_labels_when_it_is_opened(
         old.execute("DROP INDEX journal_intents").fetchall()
         for column in ("labels", "created", "hold"):
             old.execute(f"ALTER TABLE objects DROP COLUMN {column}").fetchall()
-        for table in ("safety_notes", "holds", "leases", "extensions"):
+        for table in ("safety_notes", "holds", "leases", "extensions", "plans"):
             old.execute(f"DROP TABLE {table}").fetchall()
-        old.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 7}").fetchall()
+        old.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 8}").fetchall()
     store = EmbeddedStore(Database(file, SCHEMA), kinds=KINDS, clock=clock)
     try:
         assert await store.summary(BOX, at_most=9) == before

@@ -34,9 +34,9 @@ def make_older(path: Path) -> None:
         connection.execute("DROP INDEX journal_intents")
         for column in ("labels", "created", "hold"):
             connection.execute(f"ALTER TABLE objects DROP COLUMN {column}")
-        for table in ("safety_notes", "holds", "leases", "extensions"):
+        for table in ("safety_notes", "holds", "leases", "extensions", "plans"):
             connection.execute(f"DROP TABLE {table}")
-        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 7}")
+        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 8}")
 
 
 async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(

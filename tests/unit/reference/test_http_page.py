@@ -1,25 +1,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.engine.service import NothingThereError
-from lapse.engine.verbs.operations import API
+from lapse.engine.verbs.events import HEARTBEAT_SECONDS
 from lapse.keys.managed import KeyOverError
 from lapse.objects.approvals import UnprovenApprovalError
 from lapse.objects.trash.contents import ComingBackError, HalfBackError
-from lapse.web.api import busy as busy_api
-from lapse.web.api import errors, forms, status
-from lapse.web.api import history as history_api
+from lapse.web.api import errors, forms
 from lapse.web.api import keys as keys_api
 from lapse.web.api import requests as requests_api
-from lapse.web.api import schedules as schedules_api
-from lapse.web.api import verbs as verbs_api
-from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import RequestError
-from lapse.web.auth import login
-from lapse.web.server.security import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
+from lapse.web.api.openapi import PROBLEMS_OF_ALL
+from lapse.web.app import operations
+from lapse.web.live import MOST_PER_HOLDER, MOST_SUBSCRIBERS
+from lapse.web.server.connections import ConnectionLimits
+from lapse.web.server.security import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADER_LINES, MAX_LARGE_BODY_BYTES
 from lapse.workspaces.errors import WorkspaceOutcomeUnknownError
 from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table
@@ -39,16 +37,11 @@ def kinds(parent: type[E]) -> Iterator[type[E]]:
         yield from kinds(kind)
 
 
-APIS = (keys_api, requests_api, schedules_api, history_api, workspaces_api, busy_api, status, verbs_api, login)
-ROUTERS = [*(api.router for api in APIS), verbs_api.of_things]
-
-
-def routes() -> Iterator[tuple[str, str]]:
-    for router in ROUTERS:
-        for route in router.routes:
-            described: Any = route
-            for method in described.methods:
-                yield method, API + re.sub(":(lapse_key|path)}", "}", described.path)
+def routes(*, pages: bool = False) -> Iterator[tuple[str, str]]:
+    """Return the routes of the application: its operations, or its pages."""
+    for prefix, route, method in operations():
+        if route.include_in_schema is not pages:
+            yield method, prefix + route.path_format
 
 
 def test_the_page_lists_exactly_the_problems_with_their_statuses() -> None:
@@ -68,6 +61,9 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("NoSuchPlanError", 404),
         (KeyOverError.code, 404),
         ("OwnPlanError", 403),
+        ("NotAuthorError", 403),
+        ("NotProposedError", 404),
+        ("TooManyPlansError", 409),
         ("BackendUnavailableError", 503),
         ("BackendClosedError", 503),
         ("OutcomeUnknownError", 504),
@@ -131,14 +127,38 @@ def test_the_page_lists_exactly_the_routes() -> None:
     assert told == set(routes())
 
 
+def test_the_page_tells_the_statuses_that_each_operation_has_beside_those_of_all() -> None:
+    rows = table(PAGE, "request", "does", "answers")
+    numbers = {row["request"].strip("`"): re.findall(r"\b\d{3}\b", row["answers"]) for row in rows}
+    told = {tuple(place.split(" ")): {int(one) for one in found} for place, found in numbers.items()}
+    ours = {
+        (method, prefix + route.path_format): {int(one) for one in [*route.responses, route.status_code or 200]}
+        for prefix, route, method in operations()
+        if route.include_in_schema
+    }
+
+    assert {place: statuses - PROBLEMS_OF_ALL for place, statuses in told.items()} == ours
+
+
+def test_the_page_names_the_pages() -> None:
+    text = PAGE.read_text()
+    assert [path for method, path in routes(pages=True) if f"`{method} {path}`" not in text] == []
+
+
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     text = PAGE.read_text()
 
     assert MAX_BODY_BYTES == 1 << 20
     assert MAX_LARGE_BODY_BYTES == 64 << 20
     assert "A body is at most 1 MiB, and one with a plan 64 MiB" in text
+    assert f"a head {MAX_HEAD_BYTES >> 10} KiB in {MAX_HEADER_LINES} lines" in text
+    limits = ConnectionLimits()
+    assert f"{limits.head_seconds:g} seconds for the head of a request and {limits.body_seconds:g} more" in text
     assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default" in text
     assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text
     assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default)" in text
+    assert f"At most {MOST_SUBSCRIBERS} streams in all and {MOST_PER_HOLDER} of one token" in text
+    assert f"at least every {HEARTBEAT_SECONDS:g} seconds" in text
+    assert f"takes nothing for {ConnectionLimits().write_seconds:g} seconds" in text
     most = LARGEST_PAGE - 1
     assert f"`owner`, `limit` (1 to {most}, {forms.DEFAULT_PAGE} by default) and `after`" in text

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from lapse.app.demo import DemoLoop
 from lapse.app.process import DecidingLoop
 from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
@@ -92,6 +93,7 @@ async def exposition() -> str:
             LoginAudit.name,
             JournalRetention.name,
             ClockLoop.name,
+            DemoLoop.name,
             DecidingLoop.name,
             *(loop_name(EXPIRY_WARNINGS, store) for store in STORES),
             *(loop.name for loop in loops),

@@ -9,6 +9,7 @@ import pytest
 
 from lapse.engine.verbs.operations import API, OPERATIONS
 from lapse.web.auth.scopes import PLAIN
+from lapse.web.pages.actions import PREFIX
 from tests.markdown import table
 from tests.unit.reference.test_http_page import PAGE, routes
 from tests.unit.web.conftest import api, clock, objects, workspaces  # noqa: F401 - fixtures
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
     from tests.unit.web import conftest
 
-PAGES = [("GET", path) for path in ("/", f"{API}/docs", f"{API}/openapi.json")]
-PUBLIC = {("POST", f"{API}/session"), ("DELETE", f"{API}/session")}
-ALL = sorted({*routes(), *PAGES} - PUBLIC)
+EVENTS = f"{API}/events"
+PUBLIC = {("POST", f"{API}/session"), ("DELETE", f"{API}/session"), ("GET", "/open")}
+FORMS = {one for one in routes(pages=True) if one[1].startswith(PREFIX)}
+"""What they ask for is a verb, and who may is looked at where that is carried out: see test_dashboard.py."""
+ALL = sorted({*routes(), *routes(pages=True)} - PUBLIC - FORMS)
 FILLED = {
     "{app}": "7",
     "{key}": "a",
@@ -29,7 +32,8 @@ FILLED = {
     "{name}": "x",
     "{lease}": "x",
 }
-THINGS = {(one.method, f"{API}{one.path}") for one in OPERATIONS if one.of_thing}
+THING = ("GET", "/thing/{address}")
+THINGS = {THING, *((one.method, f"{API}{one.path}") for one in OPERATIONS if one.of_thing)}
 SCOPES = [*PLAIN, "keys:7", "keys:8", "workspaces:ann"]
 
 
@@ -61,8 +65,10 @@ async def answer(client: httpx2.AsyncClient, method: str, path: str, *, token: s
         path = path.replace(place, value)
     if "/artifacts/" in path:
         path = path.replace("/vcr", "/vsc")
+    if path == EVENTS:
+        path += "?after=nowhere"  # a stream has no end; who is let in is told that there is no such place
     headers = {"Authorization": f"Bearer {token}"}
-    body = None if method == "GET" else asked_of(path, scope)
+    body = None if method in {"GET", "HEAD"} else asked_of(path, scope)
     return (await client.request(method, path, headers=headers, json=body)).status_code
 
 
@@ -83,6 +89,40 @@ async def test_each_scope_is_let_in_to_exactly_what_the_page_says(api: conftest.
     assert let_in == told()[scope]
 
 
+@pytest.mark.parametrize("scope", ["monitor", "keys:7", "workspaces:ann"])
+async def test_head_lets_in_whom_get_lets_in(api: conftest.API, scope: str) -> None:  # noqa: F811
+    _, token = api.tokens.create("t", [scope])
+    let_in = {
+        ("GET", path)
+        for method, path in ALL
+        if method == "GET" and await answer(api.stranger, "HEAD", path, token=token, scope=scope) != 403
+    }
+
+    assert let_in == {one for one in told()[scope] if one[0] == "GET"}
+
+
+async def test_without_a_token_nobody_is_let_in_to_anything(api: conftest.API) -> None:  # noqa: F811
+    let_in = [one for one in ALL if await answer(api.stranger, *one, token="none", scope="none") not in {401, 429}]
+
+    assert let_in == []
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_the_openapi_document_names_the_scopes_that_are_let_in(api: conftest.API, scope: str) -> None:  # noqa: F811
+    document = (await api.client.get(f"{API}/openapi.json")).json()
+    word = {"keys:7": "keys:APP", "workspaces:ann": "workspaces:OWNER"}.get(scope, scope)
+    named = {
+        (method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if word in operation["x-scopes"]
+    }
+    may = {one for one in told()[scope] if one in set(routes())}
+
+    # Verbs about one thing let in whoever has the workspaces of an owner, and refuse what is not theirs.
+    assert named - (THINGS if word == "workspaces:OWNER" else set()) == may
+
+
 @pytest.mark.parametrize("scope", ["monitor", "operate", "approve", "holds", "legal"])
 async def test_whoever_monitors_sees_no_value_of_anybody(api: conftest.API, scope: str) -> None:  # noqa: F811
     await api.keys.app(7).put("hunter2-key", "hunter2", 900)
@@ -92,7 +132,7 @@ async def test_whoever_monitors_sees_no_value_of_anybody(api: conftest.API, scop
     assert (await api.client.post(f"{API}/claims", json=claim)).status_code == 201
     _, token = api.tokens.create("t", [scope])
     headers = {"Authorization": f"Bearer {token}"}
-    paths = [path for method, path in sorted(told()[scope]) if method == "GET"]
+    paths = [path for method, path in sorted(told()[scope]) if method == "GET" and path != EVENTS]
     filled = [path.replace("{kind}", "vcr").replace("{address}", "workspace/lab") for path in paths]
     pages = [await api.stranger.get(path, headers=headers) for path in filled]
     pages.append(await api.stranger.post(f"{API}/workspaces/lab/hold", json={"reason": "x"}, headers=headers))

@@ -25,6 +25,8 @@ DERIVED |= dict.fromkeys(
         "database_url",
         "kube_config",
         "kube_context",
+        "http_tls_certificate",
+        "http_tls_key",
         "webhook_cert_file",
         "webhook_key_file",
     ),

@@ -21,7 +21,7 @@ from tests.markdown import REFERENCE, ROOT, code, sections, table
 
 PAGE = REFERENCE / "workspaces.md"
 SECTIONS = sections(PAGE.read_text(), 2)
-_FOR_BUSY = ("LAPSE_SERVER", "LAPSE_WORKSPACE_TOKEN")
+_FOR_BUSY = ("LAPSE_SERVER", "LAPSE_SERVER_CERTIFICATE", "LAPSE_WORKSPACE_TOKEN")
 SCRIPT = (ROOT / "src/lapse/workspaces/activity/redis.lua").read_text()
 
 

@@ -10,6 +10,8 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from lapse.app.demo import Demo
+from lapse.app.live import live_changes
 from lapse.app.record import ProcessRecord, open_store
 from lapse.app.service import process_facts
 from lapse.app.workspaces import ticket_records
@@ -18,6 +20,8 @@ from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.domains import REGISTRY
 from lapse.engine.journal.sqlite import SQLiteJournal
+from lapse.engine.plans.approvals import Approvals
+from lapse.engine.plans.proposed import ProposedPlans
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
@@ -29,6 +33,7 @@ from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.sweeper import CleanupLoop
 from lapse.requests.lifecycle.policy import TTLRule
+from lapse.settings import load_settings
 from lapse.web.api.forms import Tagger
 from lapse.web.api.history import HistoryService
 from lapse.web.api.keys import KeysService
@@ -39,7 +44,7 @@ from lapse.web.app import create_app
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore, owner_of
-from lapse.web.pages.pages import PageLinks
+from lapse.web.pages.render import PageLinks
 from lapse.web.server.measurement import MeasuredApp
 from lapse.web.server.security import AllowedHosts, Guard
 from lapse.workspaces.activity.in_process import InProcessActivity
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from lapse.objects.embedded import EmbeddedStore
+    from lapse.web.live import LiveChanges
     from lapse.workspaces.store.port import WorkspaceStore
 
 BASE = "http://localhost:8750"
@@ -81,6 +87,8 @@ class API:
     workspaces: WorkspaceStore
     activity: InProcessActivity
     retention: Retention
+    live: LiveChanges
+    app: ASGIApp
 
 
 ROUTES: list[BaseRoute] = []
@@ -141,6 +149,7 @@ async def api(
     async def open_trash() -> TrashBin:
         return TrashBin(TrashedWorkspaces(workspaces, journal=journal, clock=clock))
 
+    approvals = Approvals(record.safety)
     place = Place(
         name="here",
         id="test",
@@ -155,6 +164,8 @@ async def api(
         metrics=metrics,
         secret=b"s" * 32,
         open_trash=open_trash,
+        approvals=approvals,
+        plans=ProposedPlans(record.plans, approvals),
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])
@@ -164,6 +175,15 @@ async def api(
             sessions = BrowserSessions(state, tokens, clock)
             facts = process_facts(coordinator, metrics, clock)
             status = StatusService(clock=clock, keys=keys, backend="memory://", facts=facts)
+            live = live_changes(
+                journal=journal,
+                objects=objects,
+                workspaces=workspaces,
+                activity=activity,
+                keys=keys.backend,
+                coordinator=coordinator,
+                clock=clock,
+            )
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
                 requests=RequestsService(
@@ -173,6 +193,7 @@ async def api(
                     rule=TTLRule(Duration.parse("10m"), annotated=False),
                     clock=clock,
                     metrics=metrics,
+                    dependants=objects,
                 ),
                 history=HistoryService(
                     objects,
@@ -199,6 +220,15 @@ async def api(
                 failures=LoginFailures(clock, metrics),
                 metrics=metrics,
                 verbs=partial(LocalService, replace(place, process=facts)),
+                live=live,
+                demo=Demo(
+                    settings=load_settings({"state_dir": str(tmp_path)}).settings,
+                    place=place,
+                    objects=objects,
+                    keys=keys,
+                    workspaces=workspaces,
+                    notes=record.safety,
+                ),
             )
             share_routes(app)
             transport = httpx2.ASGITransport(app=app)
@@ -209,8 +239,9 @@ async def api(
             ):
                 yield API(
                     client, stranger, clock, keys, tokens, metrics, coordinator, sessions, owner_id, objects, journal,
-                    workspaces, activity, retention,
+                    workspaces, activity, retention, live, app,
                 )  # fmt: skip
+            await live.close()
 
 
 @pytest.fixture

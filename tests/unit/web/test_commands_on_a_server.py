@@ -213,6 +213,7 @@ async def test_workspaces_of_others_are_not_there(run: Run) -> None:
 
 NOUNS = (
     ["plan"],
+    ["forecast"],
     ["why", "workspace/lab"],
     ["delete", "workspace/lab", "--yes"],
     ["status"],

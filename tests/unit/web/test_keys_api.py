@@ -394,4 +394,4 @@ async def test_an_unknown_address_and_an_unknown_method_are_problems_too(client:
     assert code(await client.get("/api/v2/nothing")) == (404, "NoSuchRouteError")
     wrong = await client.put("/api/v1/status", json={})
     assert code(wrong) == (405, "MethodNotAllowedError")
-    assert wrong.headers["allow"] == "GET"
+    assert wrong.headers["allow"] == "GET, HEAD, OPTIONS"

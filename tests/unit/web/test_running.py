@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lapse.web.auth.running import forget_server, note_server, noted_folder, noted_ports
+from lapse.web.auth.running import (
+    NotedServer,
+    forget_server,
+    note_server,
+    noted_folder,
+    noted_ports,
+    noted_server,
+)
 
 
 def test_a_note_is_found_by_its_port_and_goes_with_its_server(tmp_path: Path) -> None:
@@ -33,7 +40,7 @@ def test_the_servers_of_a_folder_are_found_by_their_notes(tmp_path: Path) -> Non
     assert noted_ports(tmp_path, tmp_path / "one") == [8740, 8750]
 
 
-@pytest.mark.parametrize("content", [b"", b"relative/folder", b"/a\0b"])
+@pytest.mark.parametrize("content", [b"", b"relative/folder", b"/a\0b", b"/a\0/b\0/c"])
 def test_a_note_that_names_no_folder_is_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "running").mkdir()
     (tmp_path / "running" / "8750").write_bytes(content)
@@ -59,3 +66,12 @@ def test_a_note_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.Monk
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     assert noted_folder(tmp_path, 8750) is None
+
+
+def test_a_server_with_tls_notes_the_certificate_that_it_shows(tmp_path: Path) -> None:
+    note_server(tmp_path, 8750, tmp_path / "one", tmp_path / "tls.crt")
+    assert noted_server(tmp_path, 8750) == NotedServer(tmp_path / "one", tmp_path / "tls.crt")
+    assert noted_ports(tmp_path, tmp_path / "one") == [8750]
+
+    note_server(tmp_path, 8750, tmp_path / "one")
+    assert noted_server(tmp_path, 8750) == NotedServer(tmp_path / "one", None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,57 @@ HOSTS = AllowedHosts("127.0.0.1", 8750, ["lapse.example.org", "proxy.example.org
 def head(method: str = "GET", server: tuple[str, int] = ("127.0.0.1", 8750), **headers: str | tuple[str, ...]) -> Head:
     lines = {name.replace("_", "-"): (value,) if isinstance(value, str) else value for name, value in headers.items()}
     return Head(method, lines, server)
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def over_tls(**headers: str) -> Head:
+    return replace(head(server=("192.0.2.7", 443), **headers), tls=True)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "192.0.2.7:443", "lapse.example.org"])
+def test_a_host_without_a_port_means_the_usual_one(host: str) -> None:
+    check_host(over_tls(host=host), HOSTS)
+    with pytest.raises(HostNotAllowedError):
+        check_host(replace(over_tls(host="192.0.2.7"), tls=False), HOSTS)
+
+
+def test_over_tls_a_page_that_came_without_it_is_of_another_origin() -> None:
+    check_origin(over_tls(host="lapse.example.org", origin="https://lapse.example.org"), HOSTS)
+    with pytest.raises(OriginNotAllowedError):
+        check_origin(over_tls(host="lapse.example.org", origin="http://lapse.example.org"), HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "header"),
+    [
+        ("https", "lapse.example.org", b"max-age=86400"),
+        ("https", "lapse.example.org:8750", b"max-age=86400"),
+        ("https", "localhost:8750", None),
+        ("https", "127.0.0.1:8750", None),
+        ("https", "[::1]:8750", None),
+        ("http", "lapse.example.org", None),
+    ],
+)
+async def test_browsers_are_told_to_come_with_tls_only_but_never_for_this_machine(
+    scheme: str, host: str, header: bytes | None
+) -> None:
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "scheme": scheme, "headers": [(b"host", host.encode())]}
+    await Guard(app, hosts=HOSTS, admit=None)(scope, receive, send)
+
+    assert dict(sent[0]["headers"]).get(b"strict-transport-security") == header
 
 
 # --- Host ------------------------------------------------------------------------------------------------------------

@@ -99,8 +99,9 @@ async def test_a_plan_may_be_larger_than_any_other_body(api: conftest.API) -> No
     filler = "x" * MAX_BODY_BYTES
     too_large = await api.client.post(f"{API}/hold", json={"address": LAB, "reason": filler})
     assert (too_large.status_code, too_large.json()["code"]) == (413, "BodyTooLargeError")
-    read = await api.client.post(f"{API}/apply", json={"plan": {"form": 1, "id": filler}})
-    assert read.json()["code"] == "InvalidRequestError"
+    for path in ("/apply", "/plans"):
+        read = await api.client.post(f"{API}{path}", json={"plan": {"form": 1, "id": filler}})
+        assert read.json()["code"] == "InvalidRequestError"
     announced = {"Content-Length": str(MAX_LARGE_BODY_BYTES + 1), "Content-Type": "application/json"}
     refused = await api.client.post(f"{API}/apply", content=b"{}", headers=announced)
     assert refused.json()["code"] == "BodyTooLargeError"
@@ -206,10 +207,44 @@ async def test_an_owner_steers_their_own_workspaces_and_sees_no_others(
 async def test_an_owner_places_no_legal_holds_and_plans_nothing(shop: conftest.API) -> None:
     asked = {"address": LAB, "reason": "x", "legal": True}
     assert (await ask(shop, ["workspaces:ann"], "POST", "/hold", asked)).status_code == 403
-    for method, path in (("GET", "/plan"), ("GET", "/journal"), ("POST", "/freeze"), ("POST", "/trash/empty")):
+    for method, path in (
+        ("GET", "/plan"),
+        ("GET", "/forecast"),
+        ("GET", "/journal"),
+        ("POST", "/freeze"),
+        ("POST", "/trash/empty"),
+    ):
         refused = await ask(shop, ["workspaces:ann", "keys:7"], method, path, None if method == "GET" else {})
         assert refused.status_code == 403, path
     assert (await ask(shop, ["workspaces:ann"], "POST", "/undo", {"plan": "x"})).status_code == 403
+
+
+async def test_a_plan_is_proposed_approved_and_carried_out_by_tokens_of_two_persons(shop: conftest.API) -> None:
+    plan = (await ask(shop, ["operate"], "GET", "/plan?within=1h", name="ann")).json()
+    for scopes, name, code in (
+        (["monitor"], "ann", "ScopeMissingError"),
+        (["read", "holds"], "ann", "ScopeMissingError"),
+        (["operate"], "ben", "NotAuthorError"),
+    ):
+        refused = await ask(shop, scopes, "POST", "/plans", {"plan": plan}, name=name)
+        assert (refused.status_code, refused.json()["code"]) == (403, code)
+    tampered = await ask(shop, ["operate"], "POST", "/plans", {"plan": {**plan, "author": "token ben"}}, name="ben")
+    assert (tampered.status_code, tampered.json()["code"]) == (422, "PlanSignatureError")
+    kept = await ask(shop, ["operate"], "POST", "/plans", {"plan": plan}, name="ann")
+    assert (kept.status_code, kept.json()["author"]) == (200, "token ann")
+
+    for scope in ("monitor", "read", "operate", "approve", "holds", "legal"):
+        assert len((await ask(shop, [scope], "GET", "/plans")).json()["items"]) == 1
+        assert (await ask(shop, [scope], "GET", f"/plans/{plan['id']}")).json() == plan
+    own = await ask(shop, ["approve"], "POST", "/approve", {"plan": plan}, name="ann")
+    assert (own.status_code, own.json()["code"]) == (403, "OwnPlanError")
+    assert (await ask(shop, ["approve"], "POST", "/approve", {"plan": plan}, name="ben")).status_code == 200
+    assert (await ask(shop, ["operate"], "POST", "/apply", {"plan": plan}, name="ann")).status_code == 200
+    (told,) = (await ask(shop, ["monitor"], "GET", "/plans")).json()["items"]
+    assert (told["approved_by"], told["applied_by"]) == ("token ben", "token ann")
+    assert (await ask(shop, ["workspaces:ann"], "GET", "/plans")).status_code == 403
+    missing = await ask(shop, ["read"], "GET", "/plans/0123456789abcdef")
+    assert (missing.status_code, missing.json()["code"]) == (404, "NotProposedError")
 
 
 async def test_who_has_an_applications_keys_asks_about_no_others(api: conftest.API) -> None:

@@ -189,7 +189,7 @@ async def test_who_may_see_lists_sees_nothing_that_a_program_or_its_owner_wrote(
     await api.workspaces.note_operation(one, OpId("op"), "It said s3cret.")
     shown = [await api.client.get(PLACE, headers=bearer(api, scope))]
     await api.workspaces.fail(one, OpId("op"), reason="StartFailed", message="token=s3cret", now=now(api))
-    shown += [await api.client.get(path, headers=bearer(api, scope)) for path in (PLACE, "/")]
+    shown += [await api.client.get(path, headers=bearer(api, scope)) for path in (PLACE, "/workspaces")]
     if scope == "holds":
         shown.append(await api.client.post(f"{PLACE}/lab/hold", json={"reason": "r"}, headers=bearer(api, scope)))
 
@@ -198,7 +198,7 @@ async def test_who_may_see_lists_sees_nothing_that_a_program_or_its_owner_wrote(
     (listed,) = shown[1].json()["items"]
     assert (listed["command"], listed["error_reason"], listed["error_message"]) == (None, "StartFailed", None)
     assert "It has failed (StartFailed)." in shown[2].text
-    for path in (PLACE, "/"):
+    for path in (PLACE, "/workspaces"):
         assert "s3cret" in (await api.client.get(path, headers=bearer(api, "read"))).text
 
 

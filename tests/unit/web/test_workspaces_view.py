@@ -1,4 +1,4 @@
-"""Workspaces on the start page: every state in words, and what the page says when there is nothing to show."""
+"""Workspaces on the dashboard: every state in words, and what the page says when there is nothing to show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.web.pages.workspaces import MOST, Line, line, overview
+from lapse.web.pages.workspaces import MOST, WorkspaceLine, line, overview
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import (
     ActivityDoubt,
@@ -117,7 +117,7 @@ def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> N
     late = Ms(NOW + 301_000)
     assert line(workspace(), Quiet(), late).next == "standby at the next look"
     assert line(workspace(hold_reason="mine"), Quiet(), NOW).next == "standby (held)"
-    assert line(workspace("STANDBY", "STANDBY"), None, NOW) == Line(
+    assert line(workspace("STANDBY", "STANDBY"), None, NOW) == WorkspaceLine(
         "lab", "in standby", "quiet", "", "archive in 1d", None, failed=False
     )
     assert line(workspace("PENDING", "PENDING", archive_key="key"), None, NOW).next == ""
@@ -150,8 +150,8 @@ def test_a_program_that_keeps_ending_is_told_of() -> None:
 
 
 async def page(api: API, **headers: str) -> str:
-    text = (await api.client.get("/", headers=headers)).text
-    return re.sub(r"\s+", " ", text[text.index('id="live-workspaces"') : text.index('id="said"')])
+    text = (await api.client.get("/workspaces", headers={"HX-Request": "true", **headers})).text
+    return re.sub(r"\s+", " ", text)
 
 
 async def test_without_workspaces_the_page_tells_how_to_create_one(api: API) -> None:
@@ -167,7 +167,7 @@ async def test_a_workspace_is_shown_with_its_state_and_a_button_that_opens_it(ap
     shown = await page(api)
     assert '<span class="good">running</span>' in shown
     assert "standby in 10m" in shown
-    assert '<button type="button" data-open="lab"' in shown
+    assert 'aria-label="Open lab"' in shown
 
 
 async def test_where_every_request_needs_a_token_the_command_opens_instead_of_a_button(api: API) -> None:
@@ -185,7 +185,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_breaks_nothing(
 
     monkeypatch.setattr(type(api.workspaces), "list", unreadable)
     shown = await page(api)
-    assert "The store cannot be read." in shown
+    assert "Cannot be read now." in shown
     assert "the disk is gone" in shown
 
 
@@ -200,7 +200,7 @@ async def test_no_more_than_a_page_of_them_is_shown_and_that_is_said(api: API) -
         new = NewWorkspace(name=f"w{number:03}", owner="ann", command=("run",), port=1)
         await api.workspaces.create(new, now=now(api))
     shown = await page(api)
-    assert shown.count("data-open=") == MOST
+    assert shown.count('action="/act/open"') == MOST
     assert f"The first {MOST} by name" in shown
 
 

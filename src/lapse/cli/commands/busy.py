@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -133,11 +133,11 @@ def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyW
 
 async def _of_state_folder(context: Context, name: str) -> tuple[str, str]:
     """Return where the ``lapse up`` of a state folder listens, and the token of a workspace in it."""
-    from lapse.web.server.security import in_url
+    from lapse.cli.remote import server_at
 
     settings, store = context.settings, await context.workspaces()
     token = context.tokens.of_program((await store.by_name(name)).id)
-    return f"http://{in_url(settings.http_host)}:{settings.http_port}", token
+    return str(server_at(settings)), token
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -236,9 +236,15 @@ class BusyLease:
 
 def _call(place: BusyWorkspace, method: str, path: str, body: dict[str, Any] | None) -> Any:  # noqa: ANN401 - JSON
     """Call the server; raises `LeaseError`, which holds no token."""
+    from lapse.cli.remote import connection_to
+    from lapse.client.errors import TrustFileError
+    from lapse.client.transport import LapseServer
+
     parts = urlsplit(place.server)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_CALL_SECONDS)
+    try:
+        connection = connection_to(LapseServer.parse(place.server), seconds=_CALL_SECONDS)
+    except TrustFileError as error:
+        raise LeaseError(problem=str(error).removesuffix(".")) from error
     headers = {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -40,6 +40,10 @@ def login(
     token_file: Annotated[
         str, Parameter(metavar="FILE", help="Where the token is; - is stdin, which is asked for on a terminal.")
     ] = STDIN,
+    ca_file: Annotated[
+        str | None,
+        Parameter(metavar="FILE", help="Certificate of the authority to trust there; otherwise LAPSE_CA_FILE."),
+    ] = None,
     list_: Annotated[
         bool, Parameter(name="--list", help="List the servers, without tokens.", negative=(), show_default=False)
     ] = False,
@@ -51,15 +55,18 @@ def login(
     --server URL, or LAPSE_SERVER, is enough for every verb.
     """
     from lapse.cli.context import run_through
+    from lapse.cli.remote import trust_for
     from lapse.client import AsyncClient
-    from lapse.client.transport import LapseServer
+    from lapse.client.transport import LapseServer, trust_authority
 
     if list_:
         return _list(output)
     server = LapseServer.parse(_named(url, "login"))
-    client = AsyncClient(str(server), token := _token(token_file, server))
+    authority = "" if ca_file is None else str(Path(ca_file).expanduser().absolute())
+    tls = trust_authority(Path(authority)) if authority else trust_for(server)
+    client = AsyncClient(str(server), token := _token(token_file, server), tls=tls)
     run_through(client.check())
-    _file().keep(server, token)
+    _file().keep(server, token, ca_file=authority or _file().ca_file(server))
     kept = {"server": str(server), "token": _id_of(token)}
     print_result(output, kept, f"Logged in to {server}. To work there: --server {server}, or LAPSE_SERVER={server}")
     return ExitCode.DONE

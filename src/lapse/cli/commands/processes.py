@@ -16,17 +16,23 @@ from lapse.cli.output import message
 def up(
     flags: ServerFlags = ServerFlags(),
     *,
-    example: Annotated[
-        bool, Parameter(help="Create a workspace to try, once.", negative=(), show_default=False)
+    demo: Annotated[
+        bool,
+        Parameter(
+            help="Show things that lapse within a minute, for an hour; not again after lapse demo stop, until lapse"
+            " demo start.",
+            negative=(),
+            show_default=False,
+        ),
     ] = False,
 ) -> int:
-    """Run everything that is enabled: loops, HTTP API, start page.
+    """Run everything that is enabled: loops, HTTP API, dashboard.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
     from lapse.app.up import run
 
-    return run(flags.load(), example=example, tell=message)
+    return run(flags.load(), demo=demo, tell=message)
 
 
 def operator(flags: OperatorFlags = OperatorFlags()) -> int:

@@ -1,4 +1,4 @@
-"""Commands that read the record of a place: ``lapse journal``, ``lapse status`` and ``lapse trash``."""
+"""Commands that read the record of a place: ``lapse journal``, ``status``, ``trash`` and ``plans``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.engine.trash import TrashEntry
-    from lapse.engine.verbs.contract import JournalRequest, StatusView, Verbs
+    from lapse.engine.verbs.contract import JournalRequest, ProposedPlan, StatusView, Verbs
     from lapse.engine.view import Columns, ViewPage
 
 _FOLLOW_SECONDS: Final = 1.0
 trash_app = App("trash", help="See what lapsed and can be brought back.", help_format="plaintext")
 _trash = commands_of(trash_app)
+plans_app = App("plans", help="See plans that were proposed.", help_format="plaintext")
+_plans = commands_of(plans_app)
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
@@ -297,3 +299,68 @@ def empty_trash(
     if not done.problems:
         return ExitCode.DONE
     return ExitCode.PARTLY if done.items else ExitCode.FAILED
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+_PLANS: Final[Columns] = {
+    "id": "id",
+    "author": "author",
+    "items": "items",
+    "due": "due",
+    "domains": lambda one, _: ", ".join(one.domains),
+    "until": "expires_at",
+    "approved by": "approved_by",
+    "carried out by": "applied_by",
+    "ended": "ended",
+    "left": "left",
+}
+
+
+@_plans("lapse plans list", "lapse plans list -o json", name="list")
+def list_plans(
+    *,
+    flags: VerbFlags = VerbFlags(),
+    paging: Paging = FIRST_PAGE,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List the plans that were proposed and have not expired, the newest first."""
+    from lapse.cli.context import ask
+    from lapse.cli.remote import read_pages
+    from lapse.engine.verbs.contract import PlansRequest
+
+    paging.check()
+
+    async def read(verbs: Verbs) -> ViewPage[ProposedPlan]:
+        async def page(*, limit: int, after: str | None) -> ViewPage[ProposedPlan]:
+            return await verbs.plans(PlansRequest(limit=limit, after=after))
+
+        return await read_pages(page, limit=paging.limit, after=paging.after)
+
+    found = ask(flags, read, cluster=cluster)
+    print_page(output, found, _PLANS, none="No plan is proposed.")
+    return ExitCode.DONE
+
+
+@_plans("lapse plans show 0de47e3b0b5fbe1a", "lapse plans show 0de47e3b0b5fbe1a -o json", name="show")
+def show_plan(
+    plan: Annotated[str, Parameter(name="ID", help="As lapse plans list shows it.")],
+    /,
+    *,
+    flags: VerbFlags = VerbFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Show what is in a plan that was proposed, as it was when the plan was made."""
+    from lapse.cli.commands.verbs import print_plan
+    from lapse.cli.context import ask
+    from lapse.engine.verbs.contract import ProposedRequest
+
+    found = ask(flags, lambda verbs: verbs.proposed(ProposedRequest(id=plan)), cluster=cluster)
+    if output.for_programs:
+        print_document(output, found)
+    else:
+        message(f"Plan {found.id} of {found.author}, made at {found.created_at}, good until {found.expires_at}.")
+        print_plan(found)
+    return ExitCode.DONE

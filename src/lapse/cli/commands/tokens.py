@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from lapse.cli.context import Context, Work
     from lapse.cli.flags import Flags
+    from lapse.client.transport import LapseServer
     from lapse.engine.view import Columns, Moment
     from lapse.web.auth.audit import AuditedTokens
     from lapse.web.auth.tokens import Token
@@ -175,7 +176,7 @@ def open_page(
     browser: Annotated[bool, Parameter(help="Open it in a browser, too.", negative=(), show_default=False)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print a link that opens the start page in a browser, with the rights of the owner.
+    """Print a link that opens the dashboard in a browser, with the rights of the owner.
 
     It works once, within ten minutes.
     """
@@ -186,33 +187,31 @@ def open_page(
 
 
 async def _link(context: Context) -> tuple[str, Moment]:
-    from lapse.cli.remote import demand_own_program
-    from lapse.client.transport import LapseServer
+    from lapse.cli.remote import demand_own_program, server_at
     from lapse.engine.view import Moment
     from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
-    from lapse.web.server.security import in_url
 
     settings = context.settings
     if not settings.http_port:
         raise HTTPPortUnknownError
-    anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-    server = f"http://{'localhost' if anywhere else in_url(settings.http_host)}:{settings.http_port}"
+    server = server_at(settings)
     _ask(server, "")  # before a folder is made that nobody uses
-    demand_own_program(LapseServer.parse(server))
+    demand_own_program(server)
     owner_id, token = context.owner()
     if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
         raise OtherFolderError(url=server, folder=settings.state_dir)
     until = Moment(context.machine.wall_ns() + TICKET_SECONDS * 1_000_000_000)
-    return ticket_url(server, BrowserSessions(context.state, context.tokens, context.machine).issue(owner_id)), until
+    sessions = BrowserSessions(context.state, context.tokens, context.machine)
+    return ticket_url(str(server), sessions.issue(owner_id)), until
 
 
-def _ask(server: str, token: str) -> int:
+def _ask(server: LapseServer, token: str) -> int:
     """Return the status with which a server answers the holder of a token; raises `NoServerError`."""
-    from http.client import HTTPConnection, HTTPException
-    from urllib.parse import urlsplit
+    from http.client import HTTPException
 
-    place = urlsplit(server)
-    connection = HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    from lapse.cli.remote import connection_to
+
+    connection = connection_to(server, seconds=_ANSWER_SECONDS)
     try:
         connection.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"} if token else {})
         return connection.getresponse().status

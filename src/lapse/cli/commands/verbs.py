@@ -6,6 +6,7 @@ what it answers is printed. Nothing has to run for them on a state folder or a c
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections import Counter
@@ -28,15 +29,15 @@ from lapse.cli.output import (
     print_views,
 )
 from lapse.core.address import Address, AddressError
-from lapse.core.errors import LapseError
+from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import TypeVar
 
     from lapse.engine.plans.plan import Plan
-    from lapse.engine.verbs.contract import AppliedPlan, SteeredView, Verbs
+    from lapse.engine.verbs.contract import AppliedPlan, Approval, SteeredView, Verbs
     from lapse.settings import Settings
 
     T = TypeVar("T")
@@ -59,6 +60,8 @@ _STYLES: Final = {
 }
 
 
+_ID: Final = re.compile("[0-9a-f]{16}")
+"""Of a plan."""
 _MOST_MEANT: Final = 5
 _NOT_THAT: Final = (403, 404, 422)
 """What is answered of a thing that is not there, is not the caller's to know, or of a kind that the place has not."""
@@ -76,10 +79,17 @@ class PlanFileError(LapseError):
     """{path} cannot be {done}: {problem}."""
 
 
+class NoPlanError(UsageError):
+    """{given} is no file, and no plan of that id is kept there.
+
+    Expected a file that lapse plan --out has written, or an id that lapse plans list shows.
+    """
+
+
 # --- plan and apply ---------------------------------------------------------------------------------------------------
 
 
-def plan(
+def plan(  # noqa: PLR0913 - one for each flag
     *,
     flags: VerbFlags = VerbFlags(),
     within: Annotated[str, Parameter(metavar="DURATION", help="How far to look, such as 2h or 7d.")] = "24h",
@@ -88,6 +98,9 @@ def plan(
     ] = None,
     policy: Annotated[str | None, Parameter(metavar="NAME", help="Only what this policy would end.")] = None,
     out: Annotated[Path | None, Parameter(metavar="FILE", help="Write the plan there, for lapse apply.")] = None,
+    propose: Annotated[
+        bool, Parameter(help="Keep the plan there, for others to find.", negative=(), show_default=False)
+    ] = False,
     detailed_exitcode: Annotated[
         bool, Parameter(help="Exit with 2 when something is due now.", negative=(), show_default=False)
     ] = False,
@@ -96,31 +109,53 @@ def plan(
 ) -> int:
     """Show what will lapse, when and why, and what holds it.
 
-    Nothing is changed. With --out the plan is written to a file that lapse
-    apply carries out, and nothing else.
+    Nothing is changed. With --propose the plan is kept there until it expires:
+    lapse plans list shows it, and lapse approve and lapse apply take its id.
+    With --out it is written to a file that they take as well.
     """
-    from lapse.engine.plans.plan import COLUMNS
-    from lapse.engine.verbs.contract import PlanRequest
+    from lapse.engine.verbs.contract import PlanRequest, ProposeRequest
 
     asked = PlanRequest(within=within, domains=domain or [], policy=policy)
-    found = _ask(flags, lambda verbs: verbs.plan(asked), cluster=cluster)
-    if out is not None:
-        _write(out, found)
+
+    async def make(verbs: Verbs) -> Plan:
+        made = await verbs.plan(asked)
+        if out is not None:
+            _write(out, made)
+        if propose:
+            await verbs.propose(ProposeRequest(plan=made))
+        return made
+
+    found = _ask(flags, make, cluster=cluster)
     if output.for_programs:
         print_document(output, found)
     else:
-        if found.items:
-            print_views(found.items, COLUMNS, now=found.created_at, styles=_STYLES)
-        _tell_plan(found)
+        print_plan(found)
+        waiting = ["--when-due"] if found.items and not found.is_due else []
         if out is not None:
-            waiting = ["--when-due"] if found.items and not found.is_due else []
             run = flags.command("apply", shlex.quote(str(out)), *waiting, cluster=cluster)
             message(f"Plan {found.id}, written to {out}, good until {found.expires_at}. To carry it out{run}")
+        if propose:
+            _tell_proposed(found, lambda verb, *more: flags.command(verb, found.id, *more, cluster=cluster), waiting)
     if found.problems and not found.items and not found.counts:
         return ExitCode.FAILED
     if found.problems:
         return ExitCode.PARTLY
     return ExitCode.PENDING if detailed_exitcode and found.is_due else ExitCode.DONE
+
+
+def _tell_proposed(found: Plan, command: Callable[..., str], waiting: Sequence[str]) -> None:
+    message(f"Plan {found.id}, proposed, kept until {found.expires_at}.")
+    message(f"To approve it, as another person{command('approve')}")
+    message(f"To carry it out{command('apply', *waiting)}")
+
+
+def print_plan(found: Plan) -> None:
+    """Print a plan for people."""
+    from lapse.engine.plans.plan import COLUMNS
+
+    if found.items:
+        print_views(found.items, COLUMNS, now=found.created_at, styles=_STYLES)
+    _tell_plan(found)
 
 
 def _tell_plan(found: Plan) -> None:
@@ -143,8 +178,18 @@ def _tell_plan(found: Plan) -> None:
         message(f"{name} could not be read: {problem}", style="red")
 
 
+PlanName = Annotated[
+    Path,
+    Parameter(
+        name="PLAN",
+        help="The id of a plan that was proposed, or a file that lapse plan --out has written;"
+        " a file in this folder that is named like an id is meant as a file.",
+    ),
+]
+
+
 def apply(
-    file: Annotated[Path, Parameter(name="PLAN", help="A file that lapse plan --out has written.")],
+    file: PlanName,
     /,
     *,
     flags: VerbFlags = VerbFlags(),
@@ -162,12 +207,13 @@ def apply(
     from lapse.cli.waiting import applied_when_due
     from lapse.engine.verbs.contract import ApplyRequest
 
-    planned = _read(file)
+    find = _plan_named(file)
 
-    def carry_out(verbs: Verbs) -> Awaitable[AppliedPlan]:
-        return applied_when_due(verbs, planned) if when_due else verbs.apply(ApplyRequest(plan=planned))
+    async def carry_out(verbs: Verbs) -> tuple[Plan, AppliedPlan]:
+        plan = await find(verbs)
+        return plan, await (applied_when_due(verbs, plan) if when_due else verbs.apply(ApplyRequest(plan=plan)))
 
-    done = _ask(flags, carry_out, cluster=cluster)
+    planned, done = _ask(flags, carry_out, cluster=cluster)
     columns = {"address": "address", "outcome": "outcome", "because": "because"}
     if output.for_programs:
         print_document(output, done)
@@ -188,7 +234,7 @@ def apply(
 
 
 def approve(
-    file: Annotated[Path, Parameter(name="PLAN", help="A file that lapse plan --out has written.")],
+    file: PlanName,
     /,
     *,
     flags: VerbFlags = VerbFlags(),
@@ -201,8 +247,12 @@ def approve(
     """
     from lapse.engine.verbs.contract import ApproveRequest
 
-    planned = _read(file)
-    done = _ask(flags, lambda verbs: verbs.approve(ApproveRequest(plan=planned)), cluster=cluster)
+    find = _plan_named(file)
+
+    async def allow(verbs: Verbs) -> Approval:
+        return await verbs.approve(ApproveRequest(plan=await find(verbs)))
+
+    done = _ask(flags, allow, cluster=cluster)
     print_result(output, done, f"Approved: plan {done.plan}, until {done.expires_at}.")
     return ExitCode.DONE
 
@@ -214,6 +264,25 @@ def _write(path: Path, plan: Plan) -> None:
         path.write_bytes(encode(plan) + b"\n")
     except OSError as error:
         raise PlanFileError(path=path, done="written", problem=error.strerror or str(error)) from error
+
+
+def _plan_named(given: Path) -> Callable[[Verbs], Awaitable[Plan]]:
+    """Return what finds a plan: in a file, or where there is none of that name by its id at the place."""
+    from lapse.engine.service import NotProposedError
+    from lapse.engine.verbs.contract import ProposedRequest
+
+    is_file = str(given) == "-" or given.exists()
+    in_file = _read(given) if is_file else None
+    if in_file is None and not _ID.fullmatch(str(given)):
+        raise NoPlanError(given=given)
+
+    async def find(verbs: Verbs) -> Plan:
+        try:
+            return in_file or await verbs.proposed(ProposedRequest(id=str(given)))
+        except NotProposedError as error:
+            raise NoPlanError(given=given) from error
+
+    return find
 
 
 def _read(path: Path) -> Plan:

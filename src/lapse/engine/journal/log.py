@@ -60,7 +60,7 @@ class LogJournal:
     async def append(self, *entries: Entry) -> None:
         """See `Journal`; but how durable a row is, is a matter of the log."""
         for entry in entries:
-            _write(entry)
+            log_row(entry)
             self._remember(entry)
 
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
@@ -108,7 +108,7 @@ class LogJournal:
             self._last.popitem(last=False)
 
 
-def _write(entry: Entry) -> None:
+def log_row(entry: Entry) -> None:
     """Log a row like any event; straight to the handler where it is ours and the only one."""
     fields = {**get_contextvars(), **asdict(entry)}
     handlers = logging.root.handlers

@@ -98,6 +98,7 @@ class AuditReason(Reason):
     HOLD_PLACED = "hold_placed"
     HOLD_RELEASED = "hold_released"
     DEADLINE_EXTENDED = "deadline_extended"
+    PLAN_PROPOSED = "plan_proposed"
     PLAN_APPROVED = "plan_approved"
     BROUGHT_BACK = "brought_back"
     """Out of the trash."""

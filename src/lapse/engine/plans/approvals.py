@@ -8,6 +8,7 @@ after the plan counts as well (`ApprovalSource`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -66,7 +67,7 @@ class Approvals:
     async def find(self, plan: Plan) -> Approval | None:
         """Return the approval of exactly this plan; None when there is none, or it is over."""
         text = await self._notes.read_note(f"{_NOTE}{plan.id}")
-        found = _read(plan, text) if text else None
+        found = _read(plan.id, text) if text else None
         sources = iter(self._sources)
         while found is None or found.digest != plan.digest:
             source = next(sources, None)
@@ -75,15 +76,24 @@ class Approvals:
             found = await source.find(plan)
         return found
 
+    async def all(self) -> dict[str, Approval]:
+        """Return the approvals that are kept here, by the ids of their plans; one that cannot be read is none."""
+        found: dict[str, Approval] = {}
+        for name, text in (await self._notes.list_notes(_NOTE)).items():
+            plan = name.removeprefix(_NOTE)
+            with suppress(ApprovalUnreadableError):
+                found[plan] = _read(plan, text)
+        return found
 
-def _read(plan: Plan, text: str) -> Approval:
+
+def _read(plan: str, text: str) -> Approval:
     try:
         stored = decode(text.encode(), dict[str, Any])
         ends = [stored.get(name) for name in _ENDS if name in stored] or [None]
         found = [decode(msgspec.json.encode({**stored, _ENDS[0]: end}), Approval) for end in ends]
         return min(found, key=lambda one: one.expires_at)
     except (msgspec.DecodeError, ValueError) as error:
-        raise ApprovalUnreadableError(plan=plan.id) from error
+        raise ApprovalUnreadableError(plan=plan) from error
 
 
 class ByPlan:

@@ -50,6 +50,13 @@ class PlanExpiredError(UsageError):
     """The plan {plan} has expired at {expires}. Make a new one with lapse plan --out."""
 
 
+class PlanOfTheFutureError(UsageError):
+    """The plan {plan} was made at {created}, which is still to come: a clock was wrong then, or is now.
+
+    Make a new one with lapse plan.
+    """
+
+
 class PlanStep(Struct, frozen=True):
     """What lapses later, because of an item."""
 
@@ -184,10 +191,14 @@ def sealed(plan: Plan, secret: bytes | None) -> Plan:
 def demand_genuine(plan: Plan, secret: bytes | None) -> None:
     """Raise `PlanSignatureError` unless the plan is as it was made; without a secret, as its digest says."""
     expected = sealed(plan, secret)
-    if not compare_digest(expected.digest, plan.digest) or plan.id != plan.digest[:_ID_DIGITS]:
+    if not _is_same(expected.digest, plan.digest) or plan.id != plan.digest[:_ID_DIGITS]:
         raise PlanSignatureError(plan=plan.id)
-    if not compare_digest(expected.signature, plan.signature):
+    if not _is_same(expected.signature, plan.signature):
         raise PlanSignatureError(plan=plan.id)
+
+
+def _is_same(expected: str, given: str) -> bool:
+    return compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))
 
 
 def read_plan(text: bytes) -> Plan:

@@ -1,4 +1,4 @@
-"""The planner: makes plans of what will lapse, and carries them out.
+"""The planner: makes plans and forecasts of what will lapse, and carries plans out.
 
 A plan is made from what domains expect until a moment, each candidate decided at that moment. Carrying it out reads
 each item fresh, compares its fingerprint, reads again what an act does not compare, decides at the present moment, and
@@ -7,6 +7,7 @@ hands what is due to the executor. Only items of the plan are touched, and of th
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -18,31 +19,42 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.engine.domain import CountedDomain, StoredPolicies, action_of, decided
 from lapse.engine.explanation import HoldFacts, words
 from lapse.engine.journal.port import Outcome
+from lapse.engine.plans.forecast import ForecastPlace, Foreseen, Nearest, StepCounts, Window
 from lapse.engine.plans.plan import (
     FORM,
     Plan,
     PlanCount,
     PlanExpiredError,
     PlanItem,
+    PlanOfTheFutureError,
     PlanStep,
     demand_genuine,
     differences,
     fingerprint,
     sealed,
 )
-from lapse.engine.registry import no_such_domain
+from lapse.engine.registry import DomainVerb, no_such_domain
 from lapse.engine.safety.freeze import GateState
 from lapse.engine.safety.holds import HoldDoubt
-from lapse.engine.verbs.contract import AppliedItem, AppliedPlan, ApplyRequest, PlanRequest
+from lapse.engine.verbs.contract import (
+    AppliedItem,
+    AppliedPlan,
+    ApplyRequest,
+    BudgetRate,
+    DomainForecast,
+    Forecast,
+    ForecastRequest,
+    PlanRequest,
+)
 from lapse.engine.verbs.place import Ahead, Look
 from lapse.engine.view import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lapse.core.decision import Decision
     from lapse.engine.domain import Action, Candidate, ManagedDomain, Result
     from lapse.engine.safety.blast_radius import WaitingPolicy
+    from lapse.engine.safety.budget import Budget
     from lapse.engine.safety.holds import Hold
     from lapse.engine.verbs.place import Caller, Place
 
@@ -51,6 +63,10 @@ _AHEAD_NS: Final = 7 * 86_400 * 1_000_000_000
 _MOST_AHEAD: Final = 1_000
 _LOOK_NS: Final = 60 * 1_000_000_000
 """How long the status tells what a look at everything has found."""
+_CLOCK_SLACK_NS: Final = 300 * 1_000_000_000
+"""How far clocks of two machines may differ without a plan of the one being of the future for the other."""
+_LOOK_PATIENCE_SECONDS: Final = 0.3
+_NOT_KNOWN_YET: Final = Ahead(None, None, None, None)
 _SECOND: Final = 1_000_000_000
 _NOTHING_AHEAD: Final = (UnixNs(2**63 - 1), "")
 _OVER: Final = frozenset({Outcome.ENDED.value, Outcome.GONE.value})
@@ -182,13 +198,7 @@ class Planner:
         self, domain: ManagedDomain[Any], page: Sequence[Candidate[Any]], *, now: UnixNs, until: UnixNs
     ) -> list[PlanItem]:
         """Return the items of those candidates that are due by ``until``."""
-        foreseen = ((one, _foreseen(domain, one, now=now, until=until)) for one in page)
-        due = [(one, said) for one, said in foreseen if isinstance(said.verdict, Due)]
-        holds = await holds_of(domain, [action_of(domain, one, said) for one, said in due], now)
-        return [
-            await _item(domain, one, said, hold=hold, now=now, until=until)
-            for (one, said), hold in zip(due, holds, strict=True)
-        ]
+        return [await _item(domain, one, now=now, until=until) for one in await _lapsing(domain, page, now, until)]
 
     async def _looked_again(
         self,
@@ -207,17 +217,113 @@ class Planner:
         found = [_as_seen_now(domain, one, again[one.uid], now=now) if one.uid in again else one for one in items]
         return [one for one in found if one is not None and (one.due or one.doubt or one.due_at < until)]
 
+    # --- the forecast -------------------------------------------------------------------------------------------------
+
+    async def forecast(self, asked: ForecastRequest) -> Forecast:
+        """See `Verbs`. A domain that cannot be read is named, and does not keep the others out.
+
+        What is counted is decided as it was last seen; only the things that are told are read fresh, as for a plan.
+        """
+        place, now = self._place, self._place.now
+        window = Window(now, whole_second(now + _length(asked.within)), asked.steps)
+        nearest = Nearest(asked.limit, None if asked.after is None else ForecastPlace.parse(asked.after))
+        problems: dict[str, str] = {}
+        domains: list[DomainForecast] = []
+        for name in self._domains(asked.domains):
+            try:
+                domains.append(await self._counts(name, window, nearest))
+            except LapseError as error:
+                problems[name] = str(error)
+                domains.append(self._unknown(name, str(error)))
+        first, behind = nearest.page()
+        items = await self._told(first, window, problems)
+        return Forecast(
+            now=Moment(now),
+            until=Moment(window.until),
+            step_seconds=window.step_seconds,
+            domains=[replace(one, problem=one.problem or problems.get(one.name)) for one in domains],
+            budget=_rate(place.budgets.total),
+            items=sorted(items, key=lambda one: (one.due_at, one.address)),
+            next=None if behind is None else str(behind),
+            problems=problems,
+        )
+
+    async def _counts(self, name: str, window: Window, nearest: Nearest) -> DomainForecast:
+        """Count a domain, and add what of it is nearest; nothing of one that cannot be read to its end."""
+        domain = await self._place.domain(name)
+        if isinstance(domain, CountedDomain):
+            told = await domain.counts_between(window.edges(), window.until)
+            known = self._unknown(name, None if told is not None else str(NotCountedError(domain=name)))
+            return replace(known, counts=told or [])
+        counts, own = StepCounts(window), nearest.beside()
+        pages = domain.upcoming(window.until, size=_PAGE)
+        try:
+            async for page in pages:
+                for one in await _lapsing(domain, page, window.now, window.until):
+                    counts.add(one)
+                    own.add(name, one)
+                await self._place.clock.sleep(0)  # pages of an embedded store wait for nothing: others have their turn
+        finally:
+            await pages.aclose()
+        nearest.merge(own)
+        return replace(self._unknown(name, None), overdue=counts.overdue, held=counts.held, counts=counts.counts)
+
+    def _unknown(self, name: str, problem: str | None) -> DomainForecast:
+        has_budget = self._place.registry.get(name).supports(DomainVerb.FREEZE)
+        budget = _rate(self._place.budgets.of(name)) if has_budget else None
+        return DomainForecast(name=name, overdue=0, held=0, counts=[], budget=budget, problem=problem)
+
+    async def _told(
+        self, first: Sequence[tuple[ForecastPlace, Foreseen]], window: Window, problems: dict[str, str]
+    ) -> list[PlanItem]:
+        """Return what is told of the nearest things."""
+        now, until = window.now, window.until
+        items: list[PlanItem] = []
+        for name in dict.fromkeys(place.domain for place, _ in first):
+            found = [one for place, one in first if place.domain == name]
+            try:
+                domain = await self._place.domain(name)
+                told = [await _item(domain, one, now=now, until=until) for one in found]
+                page = [one.candidate for one in found]
+                items += await self._looked_again(domain, page, told, now=now, until=until)
+            except LapseError as error:
+                problems[name] = str(error)
+        return await self._with_waits(items, problems)
+
     # --- the status ---------------------------------------------------------------------------------------------------
 
     async def ahead(self, name: str) -> Ahead:
         """Return what lapses next in a domain, and how much is over.
 
-        Where there is no index by deadline that costs a look at everything, so what was found is told for a while.
+        Where there is no index by deadline that costs a look at everything, so what was found is told for a while. A
+        running process waits for such a look only a moment: then what was found before is told, or that nobody knows
+        yet, and the look goes on.
         """
-        domain, now = await self._place.domain(name), self._place.now
-        known = self._place.looks.get(name)
+        place, domain, now = self._place, await self._place.domain(name), self._place.now
+        known = place.looks.get(name)
         if known is not None and not domain.is_indexed and known.at <= now < known.at + _LOOK_NS:
             return known.found
+        if domain.is_indexed or place.process is None:
+            return await self._look(domain, name, now)
+        looking = place.looking.get(name) or self._begin_look(domain, name, now)
+        done, _ = await asyncio.wait({looking}, timeout=_LOOK_PATIENCE_SECONDS)
+        if done:
+            return await looking
+        return _NOT_KNOWN_YET if known is None else known.found
+
+    def _begin_look(self, domain: ManagedDomain[Any], name: str, now: UnixNs) -> asyncio.Task[Ahead]:
+        looking = self._place.looking
+        task = looking[name] = asyncio.create_task(self._look(domain, name, now), name=f"lapse-look-{name}")
+
+        def end(done: asyncio.Task[Ahead]) -> None:
+            del looking[name]
+            if not done.cancelled():
+                done.exception()  # who asks next looks again, and is told
+
+        task.add_done_callback(end)
+        return task
+
+    async def _look(self, domain: ManagedDomain[Any], name: str, now: UnixNs) -> Ahead:
         found = await self._look_ahead(domain, now)
         self._place.looks[name] = Look(now, found)
         return found
@@ -268,6 +374,8 @@ class Planner:
         if plan.place != place.id:
             raise OtherPlaceError(plan=plan.id, ours=place.name)
         demand_genuine(plan, place.secret)
+        if plan.created_at > place.now + _CLOCK_SLACK_NS:
+            raise PlanOfTheFutureError(plan=plan.id, created=plan.created_at)
         if place.now > plan.expires_at:
             raise PlanExpiredError(plan=plan.id, expires=plan.expires_at)
         place.registry.demand_applicable(plan.domains)
@@ -414,32 +522,42 @@ async def _counted(domain: CountedDomain, until: UnixNs, *, is_asked: bool = Fal
     return found or []
 
 
-def _foreseen(domain: ManagedDomain[Any], candidate: Candidate[Any], *, now: UnixNs, until: UnixNs) -> Decision:
-    """Return what is decided about it now, where it is due by any rule, and otherwise what is decided by ``until``."""
-    present = decided(domain, candidate, now)
-    return present if isinstance(present.verdict, Due) else decided(domain, candidate, until)
+async def _lapsing(
+    domain: ManagedDomain[Any], page: Sequence[Candidate[Any]], now: UnixNs, until: UnixNs
+) -> list[Foreseen]:
+    """Return those candidates that are due by ``until``, each with what holds it."""
+    due = [found for one in page if (found := _foreseen(domain, one, now=now, until=until)) is not None]
+    holds = await holds_of(domain, [action_of(domain, one.candidate, one.decision) for one in due], now)
+    return [one if hold is None else one._replace(hold=hold) for one, hold in zip(due, holds, strict=True)]
 
 
-async def _item(
-    domain: ManagedDomain[Any],
-    candidate: Candidate[Any],
-    decision: Decision,
-    *,
-    hold: HoldFacts | None,
-    now: UnixNs,
-    until: UnixNs,
-) -> PlanItem:
-    verdict, policy = decision.verdict, domain.policy(candidate)
-    assert isinstance(verdict, Due)  # noqa: S101 - nothing else is planned
-    along = sorted(await domain.takes_along(candidate))
+def _foreseen(domain: ManagedDomain[Any], candidate: Candidate[Any], *, now: UnixNs, until: UnixNs) -> Foreseen | None:
+    """Return what is decided about it now, where it is due by any rule, and otherwise what is decided by ``until``.
+
+    None where it is not due by then.
+    """
+    decision = decided(domain, candidate, now)
+    is_due = isinstance(decision.verdict, Due)
+    decision = decision if is_due else decided(domain, candidate, until)
+    verdict = decision.verdict
+    if not isinstance(verdict, Due):
+        return None
     due_at = UnixNs(verdict.since if decision.deadline is None else decision.deadline)
-    later = [one for one in await domain.leads_to(candidate, max(due_at, now)) if one.at <= until]
+    return Foreseen(candidate, decision, is_due, due_at)
+
+
+async def _item(domain: ManagedDomain[Any], one: Foreseen, *, now: UnixNs, until: UnixNs) -> PlanItem:
+    candidate, decision, due_at, hold = one.candidate, one.decision, one.due_at, one.hold
+    verdict, policy = decision.verdict, domain.policy(candidate)
+    assert isinstance(verdict, Due)  # noqa: S101 - nothing else is foreseen
+    along = sorted(await domain.takes_along(candidate))
+    later = [step for step in await domain.leads_to(candidate, max(due_at, now)) if step.at <= until]
     return PlanItem(
         domain=domain.name,
         address=str(candidate.address),
         uid=candidate.uid,
         action=verdict.action,
-        due=isinstance(decided(domain, candidate, now).verdict, Due),
+        due=one.due,
         due_at=Moment(due_at),
         reason=verdict.reason.value,
         anchor=Moment.of(decision.anchor),
@@ -448,10 +566,14 @@ async def _item(
         policy_name=domain.policy_name(candidate),
         hold=hold,
         takes_along=along,
-        then=[PlanStep(one.address, one.action, Moment(one.at)) for one in later],
+        then=[PlanStep(step.address, step.action, Moment(step.at)) for step in later],
         not_undoable=domain.explain(candidate, decision, now).not_undoable,
         fingerprint=fingerprint(candidate, decision, policy=policy, hold=hold, takes_along=along),
     )
+
+
+def _rate(budget: Budget) -> BudgetRate | None:
+    return None if budget.most is None else BudgetRate(budget.most, budget.window_ns / _SECOND)
 
 
 def _length(within: str) -> int:

@@ -1,5 +1,7 @@
 """The form of log events: for people on a terminal, one JSON object per line elsewhere; on stderr, never on stdout.
 
+The lines for people are those of `lapse.engine.running.console`.
+
 `lapse.core.log` makes the events and this module, used by processes that stay, decides their form. Tracebacks are
 printed without local variables: those hold keys, values and tokens.
 """
@@ -11,29 +13,28 @@ import logging
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
-from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import msgspec
-import structlog
-from structlog.stdlib import ExtraAdder, ProcessorFormatter
-
-from lapse.core.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has: all else on one are keys of the event."""
-_LAYOUT: Final = "\n\t"
 
 
 def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stream: TextIO | None = None) -> None:
     """Send the events of the whole process to ``stream``. Replaces what an earlier call has set."""
     stream = stream or sys.stderr
-    terminal = stream.isatty()
-    as_json = form == "json" or (form == "auto" and not terminal)
-    handler = JSONHandler(stream) if as_json else _console(stream, colors=terminal)
+    as_json = form == "json" or (form == "auto" and not stream.isatty())
+    handler: logging.Handler
+    if as_json:
+        handler = JSONHandler(stream)
+    else:
+        from lapse.engine.running.console import ConsoleHandler  # imports the journal, which imports this module
+
+        handler = ConsoleHandler(stream)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -42,36 +43,6 @@ def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stre
     # Their news is told by events of our own; their warnings are not.
     for name in ("uvicorn", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-
-
-def _console(stream: TextIO, *, colors: bool) -> logging.Handler:
-    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)
-    formatter = ProcessorFormatter(
-        # Events arrive as records of the standard library with their keys as extras, like those of any other library.
-        foreign_pre_chain=[
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            ExtraAdder(),
-        ],
-        processors=[ProcessorFormatter.remove_processors_meta, _without_controls, console],
-    )
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    return handler
-
-
-def _without_controls(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Show what could steer a terminal as an escape: names and messages in events come from data."""
-    shown = {key: printable(value, keep=_LAYOUT) if isinstance(value, str) else value for key, value in event.items()}
-    event.update(shown)
-    return event
-
-
-def _plain_traceback(stream: TextIO, error: Any) -> None:  # noqa: ANN401 - structlog's own type
-    text = StringIO()
-    structlog.dev.plain_traceback(text, error)
-    stream.write(printable(text.getvalue(), keep=_LAYOUT))
 
 
 _encode: Final = json.JSONEncoder(default=repr).encode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from msgspec import Meta, Struct
 
 from lapse.engine.explanation import HoldFacts
-from lapse.engine.plans.plan import Plan
+from lapse.engine.plans.plan import Plan, PlanItem
 from lapse.engine.safety.blast_radius import WaitingPolicy
 from lapse.engine.trash import TrashEntry
 from lapse.engine.view import FreezeView, Moment, ViewPage
@@ -32,6 +32,55 @@ class PlanRequest(VerbRequest, frozen=True, kw_only=True, rename={"domains": "do
     within: Annotated[str, Meta(description="How far to look, as a duration")] = "24h"
     domains: Annotated[list[str], Meta(description="Only of these; empty: of all")] = []
     policy: Annotated[str | None, Meta(description="Only what this policy would end, by its name or hash")] = None
+
+
+class ForecastRequest(VerbRequest, frozen=True, kw_only=True, rename={"domains": "domain"}):
+    """How much lapses when, and what comes next."""
+
+    within: Annotated[str, Meta(description="How far to look, as a duration")] = "24h"
+    domains: Annotated[list[str], Meta(description="Only of these; empty: of all")] = []
+    steps: Annotated[int, Meta(ge=1, le=366, description="Parts of the window that are counted apart")] = 48
+    limit: Annotated[int, Meta(ge=0, le=1000, description="How many of the nearest things to tell")] = 50
+    after: Annotated[str | None, Meta(description="The next of the page before")] = None
+
+
+class BudgetRate(Struct, frozen=True):
+    """What a deletion budget allows: at most so many in so long."""
+
+    limit: int
+    seconds: float
+
+
+class DomainForecast(Struct, frozen=True, kw_only=True):
+    """How many things of one domain lapse when."""
+
+    name: str
+    overdue: Annotated[int, Meta(description="Of what is not held, how much is over now")]
+    held: Annotated[int, Meta(description="How much is over by the end of the window, or now, and held")]
+    counts: Annotated[
+        list[int],
+        Meta(description="In each step, of what is neither held nor overdue; empty where nobody can tell"),
+    ]
+    budget: Annotated[BudgetRate | None, Meta(description="Of the domain; null: no limit of its own")]
+    problem: Annotated[str | None, Meta(description="Why nothing is told of it, or only a part")] = None
+
+
+class Forecast(Struct, frozen=True, kw_only=True):
+    """How much lapses when, by domain, and the nearest things.
+
+    A step begins with the instant in which the one before ends; what is over at that instant is in the later one.
+    """
+
+    now: Moment
+    until: Moment
+    step_seconds: float
+    domains: list[DomainForecast]
+    budget: Annotated[BudgetRate | None, Meta(description="Of everything together; null: no limit")]
+    items: Annotated[
+        list[PlanItem], Meta(description="Nearest first, held ones among them; things whose names are secrets are not")
+    ]
+    next: str | None
+    problems: Annotated[dict[str, str], Meta(description="What could not be read, and why")]
 
 
 class ApplyRequest(VerbRequest, frozen=True, kw_only=True):
@@ -77,6 +126,44 @@ class Approval(Struct, frozen=True, kw_only=True):
     by: str
     at: Moment
     expires_at: Moment
+
+
+class ProposeRequest(VerbRequest, frozen=True, kw_only=True):
+    """Keep a plan for others to find."""
+
+    plan: Plan
+
+
+class PlansRequest(VerbRequest, frozen=True, kw_only=True):
+    """Plans that are kept."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: Annotated[str | None, Meta(description="The next of the page before")] = None
+
+
+class ProposedRequest(VerbRequest, frozen=True, kw_only=True):
+    """A plan that is kept."""
+
+    id: str
+
+
+class ProposedPlan(Struct, frozen=True, kw_only=True):
+    """A plan that is kept for others to find, approve and carry out, without what is in it."""
+
+    id: str
+    author: str
+    created_at: Moment
+    expires_at: Annotated[Moment, Meta(description="Until when it is kept")]
+    until: Annotated[Moment, Meta(description="What is over by then is in it")]
+    domains: list[str]
+    items: int
+    due: Annotated[int, Meta(description="How many were due when it was made")]
+    approved_by: str | None
+    approved_at: Moment | None
+    applied_by: Annotated[str | None, Meta(description="Who carried it out last; null where nobody has")]
+    applied_at: Moment | None
+    ended: Annotated[int | None, Meta(description="How many were ended, each time together")]
+    left: Annotated[int | None, Meta(description="How many were not ended, the last time")]
 
 
 class WhyRequest(VerbRequest, frozen=True, kw_only=True):
@@ -281,12 +368,28 @@ class Verbs(Protocol):
         """Return what will lapse. Reads, and changes nothing."""
         ...
 
+    async def forecast(self, asked: ForecastRequest) -> Forecast:
+        """Return how much lapses when, by domain, and what comes next. Reads, and changes nothing."""
+        ...
+
     async def apply(self, asked: ApplyRequest) -> AppliedPlan:
         """End what is in a plan, due now, and still as it was planned."""
         ...
 
     async def approve(self, asked: ApproveRequest) -> Approval:
         """Allow a plan to be carried out, as another person than its author."""
+        ...
+
+    async def propose(self, asked: ProposeRequest) -> ProposedPlan:
+        """Keep a plan until it expires, for others to find, as its author; one that is kept already stays."""
+        ...
+
+    async def plans(self, asked: PlansRequest) -> ViewPage[ProposedPlan]:
+        """List the plans that are kept, newest first."""
+        ...
+
+    async def proposed(self, asked: ProposedRequest) -> Plan:
+        """Return a plan that is kept, as it was made; raises `NotProposedError` where there is none."""
         ...
 
     async def why(self, asked: WhyRequest) -> Explanation:

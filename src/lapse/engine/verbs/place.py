@@ -16,6 +16,7 @@ from lapse.engine.safety.freeze import ALL, GateState
 from lapse.files.ownership import user_name
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lapse.engine.domain import ManagedDomain
     from lapse.engine.journal.port import Journal
     from lapse.engine.plans.approvals import Approvals
+    from lapse.engine.plans.proposed import ProposedPlans
     from lapse.engine.registry import Registry
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.blast_radius import PolicyApprovals, WaitingPolicy
@@ -136,6 +138,8 @@ class Place:
     """Opens what lapsed and can be brought back, when it is asked for; None where nothing is kept."""
     approvals: Approvals | None = None
     """Which plans are approved; None where there is no place to keep that."""
+    plans: ProposedPlans | None = None
+    """Plans that are kept for others to find; None where there is no place for them."""
     by_plan: ByPlan = _NOTHING_BY_PLAN
     dry: Collection[str] = ()
     """Domains of which nothing is ended: it is only told what would be."""
@@ -149,6 +153,8 @@ class Place:
     plan_ttl: Duration = _PLAN_TTL
     looks: dict[str, Look] = field(default_factory=dict)
     """The last look of the status at each domain."""
+    looking: dict[str, asyncio.Task[Ahead]] = field(default_factory=dict)
+    """Looks that are under way."""
 
     persons: Callable[[str, str | None], AbstractSet[str] | None] = _nobody_knows
     """Returns who may do here what a scope allows, in a domain or in all; None where nobody can tell."""
@@ -199,7 +205,9 @@ class Place:
         if domain in self.dry:
             return f"the end of a dry run: dry_run_domains names {domain}"
         if self.by_plan.covers(domain, policy):
-            return "an approved plan: lapse plan --out FILE, lapse approve FILE by another person, lapse apply FILE"
+            is_kept = self.plans is not None
+            made, named = ("lapse plan --propose", "ID") if is_kept else ("lapse plan --out FILE", "FILE")
+            return f"an approved plan: {made}, lapse approve {named} by another person, lapse apply {named}"
         if any((one.domain, one.name) == (domain, policy) for one in waiting):
             return f"the policy {policy}, which is new or changed, to be approved: lapse resume --policy {policy}"
         if state.freeze_of(domain) is not None:

@@ -17,7 +17,7 @@ from lapse.keys.backends.background import run_blocking
 from lapse.keys.port import CleanupReport, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from lapse.keys.backends.layout import Prefix
     from lapse.keys.port import Capabilities
@@ -83,7 +83,7 @@ class NetworkBackend(ABC):
         """See `Backend`. Servers do not count per application without reading everything, so nothing is told."""
         return ()
 
-    def expiring(self, until_ns: int) -> None:
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> None:
         """See `Backend`. Servers have no order by expiry that could be asked for, so none of them can tell."""
         return
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -158,6 +158,11 @@ class FileBackend(EmbeddedBackend):
         self._reserve = Reserve(file)
         self._reserve.keep()
 
+    @property
+    def file(self) -> SQLiteFile:
+        """The file."""
+        return self._file
+
     def space(self, prefix: Prefix, app_id: int) -> FileSpace:
         """See `Backend`."""
         partitions = partition_keys(prefix, app_id, self._buckets)
@@ -210,16 +215,19 @@ class FileBackend(EmbeddedBackend):
             totals[owner] = totals.get(owner, 0) + number
         return [(prefix, app_id, number) for (prefix, app_id), number in sorted(totals.items())]
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount]:
-        """See `Backend`. Walks that part of the index by expiry, from one snapshot."""
-        moments = self.now_ns() // NS_PER_MS, until_ns // NS_PER_MS
-        found: dict[tuple[Prefix, int], list[tuple[int, int]]] = {}
-        for partition, number, first_ms in self.read(SQL["expiring"], moments):
-            found.setdefault(_owner(partition), []).append((number, first_ms * NS_PER_MS))
-        return [
-            ExpiringCount(*owner, sum(number for number, _ in buckets), min(first_ns for _, first_ns in buckets))
-            for owner, buckets in sorted(found.items())
-        ]
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount]:
+        """See `Backend`. Walks that part of the index by expiry once, a range for each part, from one snapshot."""
+        now = self.now_ns() // NS_PER_MS
+        moments = [now, *(max(now, one // NS_PER_MS) for one in (*edges_ns, until_ns))]
+        found: dict[tuple[Prefix, int], list[tuple[int, int, int]]] = {}
+
+        def walk(cursor: apsw.Cursor) -> None:
+            for part, between in enumerate(pairwise(moments)):
+                for partition, number, first_ms in cursor.execute(SQL["expiring"], between):
+                    found.setdefault(_owner(partition), []).append((part, number, first_ms * NS_PER_MS))
+
+        self.read_together(walk)
+        return [_expiring(*owner, told, edges=len(edges_ns)) for owner, told in sorted(found.items())]
 
     def check(self) -> None:
         """See `Backend`."""
@@ -532,6 +540,14 @@ class FileSpace:
 def _owner(partition: bytes) -> tuple[Prefix, int]:
     prefix, app_id = unpack_from(">II", partition)
     return Prefix(prefix), app_id
+
+
+def _expiring(prefix: Prefix, app_id: int, told: Sequence[tuple[int, int, int]], *, edges: int) -> ExpiringCount:
+    """Return the count of an application, of what each of its buckets has in a part, and the earliest expiry there."""
+    parts = [0] * (edges + 1)
+    for part, number, _ in told:
+        parts[part] += number
+    return ExpiringCount(prefix, app_id, sum(parts), min(first for *_, first in told), tuple(parts) if edges else ())
 
 
 def _by_app(partitions: Iterable[bytes]) -> dict[int, int]:

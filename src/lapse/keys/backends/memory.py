@@ -27,8 +27,9 @@ import ctypes
 import heapq
 import sys
 import threading
+from bisect import bisect_left
 from itertools import count
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
@@ -322,8 +323,8 @@ class _Partition:
         record = self._records.get(key)
         return None if record is None else record[0] >> TICK_NS_BITS
 
-    def expiring(self, until_ns: int) -> tuple[int, int]:
-        """Return the number of live records that are over at ``until_ns``, and the earliest of their expiries.
+    def expiring(self, until_ns: int, edges_ns: Sequence[int]) -> tuple[list[int], int]:
+        """Return the numbers of live records that are over at ``until_ns``, by part, and the earliest expiry of them.
 
         Holds the lock while it notes which records to look at, or their keys, and looks at them without it.
         """
@@ -338,7 +339,14 @@ class _Partition:
         # come if the moment in the record is not after the last whole one.
         over, due = now_ns - now_ns % NS_PER_MS, until_ns - until_ns % NS_PER_MS
         found = [record for record in looked_at if record is not None and over < record[0] <= due]
-        return len(found), _expires_ns(min(found)) if found else until_ns
+        numbers = [0] * (len(edges_ns) + 1)
+        if edges_ns:
+            edges = [one - one % NS_PER_MS for one in edges_ns]
+            for record in found:
+                numbers[bisect_left(edges, record[0])] += 1
+        else:
+            numbers[0] = len(found)
+        return numbers, _expires_ns(min(found)) if found else until_ns
 
     def return_memory_locked(self) -> None:
         """Rebuild what has shrunk: a dict keeps the table of its largest size until it is copied."""
@@ -518,18 +526,22 @@ class MemoryBackend(EmbeddedBackend):
             sizes = [(prefix, app_id, len(space)) for (prefix, app_id), space in self._spaces.items()]
         return sorted(size for size in sizes if size[2])
 
-    def expiring(self, until_ns: int) -> Sequence[ExpiringCount]:
+    def expiring(self, until_ns: int, edges_ns: Sequence[int] = ()) -> Sequence[ExpiringCount]:
         """See `Backend`. Looks at what is due by then and, at most, at the rest of one slot of each timing wheel."""
         with self.lock:
             self._check_usable()
             agenda = [*self._agenda] if self._in_hand is None else [*self._agenda, (0, 0, self._in_hand)]
         until_tick = until_ns >> TICK_NS_BITS
-        found: dict[_Place, tuple[int, int]] = {}
+        found: dict[_Place, tuple[list[int], int]] = {}
         for partition in {one for tick, _, one in agenda if tick <= until_tick}:
-            number, first_ns = partition.expiring(until_ns)
-            before, earliest_ns = found.get(partition.place, (0, until_ns))
-            found[partition.place] = before + number, min(earliest_ns, first_ns)
-        return [ExpiringCount(*place, *told) for place, told in sorted(found.items()) if told[0]]
+            numbers, first_ns = partition.expiring(until_ns, edges_ns)
+            before, earliest_ns = found.get(partition.place, ([0] * len(numbers), until_ns))
+            found[partition.place] = [*map(add, before, numbers)], min(earliest_ns, first_ns)
+        return [
+            ExpiringCount(*place, sum(numbers), first_ns, tuple(numbers) if edges_ns else ())
+            for place, (numbers, first_ns) in sorted(found.items())
+            if any(numbers)
+        ]
 
     def check(self) -> None:
         """See `Backend`."""

@@ -27,7 +27,7 @@ from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, Ke
 from lapse.requests.registration import KEEPERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Decision, Reason
@@ -88,9 +88,9 @@ class Keepers:
         """See `Domain`. What is followed counts as lost until `refresh` has looked."""
         return self.deadlines.pages(now, size=size, find=self._find)
 
-    def until(self, moment: UnixNs) -> list[Candidate[KeeperState]]:
-        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
-        return [found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None]
+    def until(self, moment: UnixNs) -> Iterator[Candidate[KeeperState]]:
+        """Yield what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return (found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None)
 
     def _find(self, key: ObjectKey) -> Candidate[KeeperState] | None:
         keeper = self._caches.of(OBJECT_KEEPER).get(key)

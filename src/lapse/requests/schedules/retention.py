@@ -47,7 +47,7 @@ from lapse.requests.schedules.runs import cron_of, scheduled_time
 from lapse.requests.schedules.tiers import ReadyRun, Tier, places
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from lapse.kube.resources import Kind
     from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper
@@ -242,9 +242,9 @@ class SupersededRuns:
         """See `Domain`."""
         return self.deadlines.pages(now, size=size, find=self._find)
 
-    def until(self, moment: UnixNs) -> list[Candidate[RunState]]:
-        """Return what may be due by a moment, as far as the caches know; the index stays as it is."""
-        return [found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None]
+    def until(self, moment: UnixNs) -> Iterator[Candidate[RunState]]:
+        """Yield what may be due by a moment, as far as the caches know; the index stays as it is."""
+        return (found for key in self.deadlines.until(moment) if (found := self._find(key)) is not None)
 
     def look_at_all(self) -> None:
         """Judge the runs of every schedule that the caches know, where no controller does."""

@@ -18,10 +18,11 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from lapse.web.api.forms import Answer, Name, answer
-from lapse.web.api.workspaces import BusyLeaseView, Service, Whose, WorkspaceForm
+from lapse.web.api.forms import Answer, Name, answer, problems
+from lapse.web.api.workspaces import Service, Whose, WorkspaceForm
 from lapse.web.auth.scopes import busy_in
 from lapse.web.server.security import PRINCIPAL, Principal
+from lapse.workspaces.view import BusyLeaseView
 
 router = APIRouter(tags=["workspaces"])
 
@@ -34,7 +35,7 @@ class BusyAsked(WorkspaceForm):
     )
 
 
-def _busy(request: Request) -> str | None:
+async def _busy(request: Request) -> str | None:
     principal: Principal = request.scope[PRINCIPAL]
     return busy_in(principal.scopes)
 
@@ -42,14 +43,23 @@ def _busy(request: Request) -> str | None:
 Own = Annotated[str | None, Depends(_busy)]
 
 
-@router.post("/workspaces/{name}/busy", summary="Keep a workspace busy", responses={200: answer(BusyLeaseView)})
+@router.post(
+    "/workspaces/{name}/busy",
+    operation_id="workspaces.busy",
+    summary="Keep a workspace busy",
+    responses={200: answer(BusyLeaseView), **problems(404, 409)},
+)
 async def keep_busy(name: Name, body: BusyAsked, *, service: Service, whose: Whose, own: Own) -> Response:
     """Begin or renew a lease: the workspace does not lapse as long as it is renewed."""
     return Answer(await service.busy(name, whose, own=own, lease=body.lease))
 
 
 @router.delete(
-    "/workspaces/{name}/busy/{lease}", summary="End a lease", status_code=204, responses={204: {"description": "Ended"}}
+    "/workspaces/{name}/busy/{lease}",
+    operation_id="workspaces.end_busy",
+    summary="End a lease",
+    status_code=204,
+    responses={204: {"description": "Ended"}, **problems(404)},
 )
 async def end_busy(
     name: Name,

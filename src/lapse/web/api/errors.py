@@ -90,6 +90,19 @@ class TooManyFailuresError(NotLoggedInError):
         return {"Retry-After": str(self.details["seconds"])}
 
 
+class TooManyConnectionsError(RequestError):
+    """There are too many connections, and all of them are at work. Try again later."""
+
+    status = 503
+
+
+class TooManyLargeBodiesError(RequestError):
+    """Too many plans are being sent at once. Nothing was done; try again in a moment."""
+
+    status = 503
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+
+
 class TokensUnavailableError(RequestError):
     """Tokens cannot be checked now; the log says why. Try again later."""
 
@@ -124,10 +137,34 @@ class NotJSONError(RequestError):
     status = 415
 
 
+class ForgedFormError(RequestError):
+    """This form was not sent from a page of this server, or that page is too old. Reload the page and try again."""
+
+    status = 403
+
+
+class InvalidFieldError(RequestError):
+    """The form cannot be used: {problem}."""
+
+    status = 422
+
+
 class BodyTooLargeError(RequestError):
     """The body is larger than {limit} bytes."""
 
     status = 413
+
+
+class HeadTooLargeError(RequestError):
+    """The head of the request is too large: at most {limit} bytes, in at most {lines} header lines."""
+
+    status = 431
+
+
+class RequestTooSlowError(RequestError):
+    """The {part} of the request was not complete within {seconds} seconds."""
+
+    status = 408
 
 
 class InvalidRequestError(RequestError):
@@ -199,6 +236,13 @@ class VersionChangedError(RequestError):
     """The object is not in the version that If-Match names; nothing was changed. Read it again."""
 
     status = 412
+
+
+class TooManyStreamsError(RequestError):
+    """Too many streams of events are open, in all or by this token. Close some, or try again later."""
+
+    status = 503
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "30"}
 
 
 class StoppingError(RequestError):

@@ -23,12 +23,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse
 
@@ -36,7 +39,7 @@ from lapse.engine.verbs.contract import Verbs
 from lapse.engine.view import SCHEMAS, encode, schemas
 from lapse.kube.resources import Object
 from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError
-from lapse.web.server.security import caller_of
+from lapse.web.server.security import READING, caller_of
 
 _DIGEST_BYTES: Final = 16
 
@@ -105,7 +108,11 @@ IF_MATCH: Final[dict[str, Any]] = {
     ]
 }
 """For ``openapi_extra``: the framework does not see a header that a route reads itself."""
+_CONDITIONAL: Final = ("if-match", "if-none-match")
+_ETAG: Final = {"ETag": {"description": "Its version, for If-Match", "required": True, "schema": {"type": "string"}}}
+_LOCATION: Final = {"Location": {"description": "Its address", "required": True, "schema": {"type": "string"}}}
 _answers: Final[dict[str, type]] = {}
+_declarations: Final[dict[int, tuple[frozenset[str], frozenset[str]]]] = {}
 
 
 class Form(BaseModel):
@@ -122,12 +129,28 @@ class Answer(JSONResponse):
         return encode(content)
 
 
-def answer(view: type, description: str | None = None, *, media_type: str = "application/json") -> dict[str, Any]:
-    """Return what OpenAPI says of a route that answers with this view."""
+def answer(
+    view: type,
+    description: str | None = None,
+    *,
+    media_type: str = "application/json",
+    tagged: bool = False,
+    located: bool = False,
+) -> dict[str, Any]:
+    """Return what OpenAPI says of a route that answers with this view; ``tagged`` with its ETag, ``located`` where."""
     if _answers.setdefault(view.__name__, view) is not view:
         raise TypeError(f"two views are named {view.__name__}")
-    content = {media_type: {"schema": {"$ref": f"{SCHEMAS}{view.__name__}"}}}
-    return {"content": content} if description is None else {"content": content, "description": description}
+    told: dict[str, Any] = {"content": {media_type: {"schema": {"$ref": f"{SCHEMAS}{view.__name__}"}}}}
+    if description is not None:
+        told["description"] = description
+    if tagged or located:
+        told["headers"] = (_ETAG if tagged else {}) | (_LOCATION if located else {})
+    return told
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says of the problems of a route, beside those of every route (`lapse.web.api.openapi`)."""
+    return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
 def answer_schemas() -> dict[str, Any]:
@@ -146,11 +169,41 @@ def verbs_of(request: Request) -> Verbs:
     return verbs
 
 
-def demand_known(request: Request, *known: str) -> None:
-    """Refuse parameters of a query that are not ``known``: a misspelt filter would answer with everything there is."""
-    unknown = set(request.query_params) - set(known)
+def _declared(route: APIRoute) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the parameters of the query and, in lower case, the headers that a route says that it takes."""
+    known = _declarations.get(id(route))  # a route has no hash; all of them live as long as their modules
+    return _declarations.setdefault(id(route), _read_declared(route)) if known is None else known
+
+
+def _read_declared(route: APIRoute) -> tuple[frozenset[str], frozenset[str]]:
+    told = (route.openapi_extra or {}).get("parameters", [])
+    query = {*_query_of(route.dependant), *(one["name"] for one in told if one["in"] == "query")}
+    return frozenset(query), frozenset(one["name"].lower() for one in told if one["in"] == "header")
+
+
+def _query_of(dependant: Dependant) -> Iterator[str]:
+    yield from (one.alias for one in dependant.query_params)
+    for below in dependant.dependencies:
+        yield from _query_of(below)
+
+
+async def demand_known(request: Request) -> None:
+    """Refuse what an operation does not take: a parameter of the query, or a condition on a change.
+
+    A misspelt filter would answer with everything there is, and a condition that nobody looks at would not hold.
+    """
+    if request.method in READING and not request.scope["query_string"]:
+        return  # nothing to refuse, and most requests are so
+    route = request.scope["route"]
+    if not isinstance(route, APIRoute):
+        return
+    query, headers = _declared(route)
+    unknown = set(request.query_params) - query
     if unknown:
-        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(query)) or "none")
+    takes_none = request.method not in READING and headers.isdisjoint(_CONDITIONAL)
+    if takes_none and any(name in request.headers for name in _CONDITIONAL):
+        raise ContradictoryConditionsError(problem="this operation takes neither If-Match nor If-None-Match")
 
 
 def conditions_of(request: Request, *, expected: bool = False) -> Conditions:

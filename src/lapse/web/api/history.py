@@ -49,7 +49,10 @@ from lapse.history.view import (
     Recorded,
     RecordView,
     about_records,
+    experiment_filter,
     experiment_labels_of,
+    is_of,
+    look,
     look_at,
     pass_view,
     policy_view,
@@ -58,7 +61,7 @@ from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey, metadata_only
 from lapse.objects.port import ObjectStore
 from lapse.web.api.errors import ConfirmationNeededError
-from lapse.web.api.forms import DEFAULT_PAGE, After, Answer, Form, Name, Namespace, answer, demand_known, etag
+from lapse.web.api.forms import DEFAULT_PAGE, After, Answer, Form, Name, Namespace, answer, etag, problems
 from lapse.web.api.requests import Limit
 
 _RECORD: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY
@@ -126,6 +129,19 @@ class HistoryService:
         items = [JudgedRecord(one.metadata).aged_view(policies, now) for one in found.items]
         return Answer(RecordPage(items, found.next))
 
+    async def records_of(self, experiment: str, *, limit: int) -> list[RecordView]:
+        """Return the newest records of an experiment, each with how long it stays."""
+        namespace, _, name = experiment.partition("/")
+        policies, now = about_records(await self._retention.load()), UnixNs(self._clock.wall_ns())
+        labels = experiment_filter(policies, namespace, name)
+        found = await look(self.store, policies, namespace=self.namespace, now=now, labels=labels)
+        return [one.view(now) for one in found if is_of(one, namespace, name)][:limit]
+
+    async def policy_views(self) -> list[PolicyView]:
+        """Return the policies that there are, with what came of their last passes."""
+        found = await self.store.list(replace(_POLICY, type=Document), limit=_MOST_POLICIES)
+        return [policy_view(_typed(one)) for one in found.items]
+
     async def one(self, key: ObjectKey) -> Response:
         """Answer one record with what retention says about it."""
         found = await self.store.get(replace(_RECORD, type=Document), key)
@@ -179,7 +195,7 @@ def _typed(found: Document) -> RetentionPolicy:
         return unreadable(found.metadata, found.body.get("status"))
 
 
-def _service(request: Request) -> HistoryService:
+async def _service(request: Request) -> HistoryService:
     service: HistoryService = request.app.state.history
     return service
 
@@ -193,12 +209,19 @@ OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs with t
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["history"])
-_PASSED: Final[dict[int | str, dict[str, Any]]] = {200: answer(PassView, "The result of the pass")}
+_PASSED: Final[dict[int | str, dict[str, Any]]] = {
+    200: answer(PassView, "The result of the pass"),
+    **problems(404, 409),
+}
 
 
-@router.get("/history", summary="List records", responses={200: answer(RecordPage)})
+@router.get(
+    "/history",
+    operation_id="history.list",
+    summary="List records",
+    responses={200: answer(RecordPage), **problems(410)},
+)
 async def list_records(
-    request: Request,
     service: Service,
     *,
     experiment: OfExperiment = None,
@@ -209,7 +232,6 @@ async def list_records(
     after: After = None,
 ) -> Response:
     """Answer one page of records, by name; those of one experiment are in the order of their runs."""
-    demand_known(request, "experiment", "experiment_namespace", "namespace", "status", "limit", "after")
     labels = {} if experiment_namespace is None else {EXPERIMENT_NAMESPACE: label_value(experiment_namespace)}
     if experiment is not None:
         of_experiment = experiment_labels_of(*experiment.split("/"))
@@ -222,11 +244,13 @@ async def list_records(
 
 @router.post(
     "/history",
+    operation_id="history.record",
     summary="Record a run",
     status_code=201,
     responses={
-        200: answer(Recorded, "Recorded before, and left as it is"),
-        201: answer(Recorded, "Recorded"),
+        200: answer(Recorded, "Recorded before, and left as it is", tagged=True, located=True),
+        201: answer(Recorded, "Recorded", tagged=True, located=True),
+        **problems(409),
     },
 )
 async def record(request: Request, body: NewHistoryRecord, service: Service) -> Response:
@@ -234,7 +258,7 @@ async def record(request: Request, body: NewHistoryRecord, service: Service) -> 
     return await service.record(body, request.url.path)
 
 
-@router.post("/history/prune", summary="Prune records", responses=_PASSED)
+@router.post("/history/prune", operation_id="history.prune", summary="Prune records", responses=_PASSED)
 async def prune(body: PassOrder, service: Service) -> Response:
     """End the records that are too old or too many, now; nothing goes while history is frozen.
 
@@ -243,35 +267,49 @@ async def prune(body: PassOrder, service: Service) -> Response:
     return await service.run("history", body)
 
 
-@router.get("/history/{namespace}/{name}", summary="Get a record", responses={200: answer(RecordDetails)})
+@router.get(
+    "/history/{namespace}/{name}",
+    operation_id="history.show",
+    summary="Get a record",
+    responses={200: answer(RecordDetails, tagged=True), **problems(404)},
+)
 async def get_record(namespace: Namespace, name: Name, service: Service) -> Response:
     """Return a record with what retention says about it and why."""
     return await service.one(ObjectKey(namespace, name))
 
 
-@router.get("/retention", summary="List retention policies", responses={200: answer(PolicyPage)})
-async def list_policies(
-    request: Request, service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None
-) -> Response:
+@router.get(
+    "/retention",
+    operation_id="retention.list",
+    summary="List retention policies",
+    responses={200: answer(PolicyPage), **problems(410)},
+)
+async def list_policies(service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None) -> Response:
     """Answer one page of policies, with what their last passes did."""
-    demand_known(request, "limit", "after")
     return await service.policies(limit=limit, after=after)
 
 
-@router.post("/retention/lint", summary="Lint policies", responses={200: answer(Findings)})
+@router.post(
+    "/retention/lint", operation_id="retention.lint", summary="Lint policies", responses={200: answer(Findings)}
+)
 async def lint_policies(body: Policies, service: Service) -> Response:
     """Find mistakes in policies: limits that never take effect, groups, overlaps. Nothing is stored."""
     found = lint(body.policies, interval=service.interval.nanoseconds or 0)
     return Answer(Findings([one.as_json() for one in found], len(body.policies)))
 
 
-@router.get("/retention/{name}", summary="Get a retention policy", responses={200: answer(PolicyView)})
+@router.get(
+    "/retention/{name}",
+    operation_id="retention.show",
+    summary="Get a retention policy",
+    responses={200: answer(PolicyView, tagged=True), **problems(404)},
+)
 async def get_policy(name: Name, service: Service) -> Response:
     """Return a policy with what its last pass did."""
     return await service.policy(name)
 
 
-@router.post("/retention/{name}/run", summary="Run a retention policy", responses=_PASSED)
+@router.post("/retention/{name}/run", operation_id="retention.run", summary="Run a retention policy", responses=_PASSED)
 async def run_policy(name: Name, body: PassOrder, service: Service) -> Response:
     """Run a policy now; one whose dryRun is true ends nothing."""
     return await service.run(name, body)

@@ -41,7 +41,6 @@ from lapse.keys.validation import (
 )
 from lapse.keys.view import Found, Inserted, KeyView, Written, address_of, view_of
 from lapse.web.api.errors import (
-    ContradictoryConditionsError,
     KeyAbsentError,
     NoSuchRouteError,
     PreconditionFailedError,
@@ -54,8 +53,8 @@ from lapse.web.api.forms import (
     Tagger,
     answer,
     conditions_of,
-    demand_known,
     match_of,
+    problems,
 )
 
 PAGE_LIMIT: Final = 1_000
@@ -83,6 +82,8 @@ _SECONDS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_TTL_SECONDS, 
 Text = Annotated[Any, WithJsonSchema(_TEXT)]
 Name = Annotated[Any, WithJsonSchema(_NAME)]
 Seconds = Annotated[Any, WithJsonSchema(_SECONDS)]
+AppId = Annotated[str, Path(description="Application id, 0 to 4294967295")]
+KeyName = Annotated[str, Path(description="The key, percent-encoded")]
 
 
 class Write(Form):
@@ -139,6 +140,13 @@ class KeysService:
         """Bind them together."""
         self.keys, self._clock, self._tagger = keys, clock, tagger
 
+    def app(self, app: str) -> AsyncAppKeys:
+        """Return the keys of an application as an address names it; raises `InvalidAppIdError`."""
+        number = app_number(app)
+        if number is None:
+            raise InvalidAppIdError(given=repr(app), limit=MAX_APP_ID)
+        return self.keys.app(number)
+
     def view(self, app: AsyncAppKeys, item: Item) -> KeyView | None:
         """Return the view of a record; None when it has just expired."""
         now = self._clock.wall_ns()
@@ -156,7 +164,8 @@ class KeysService:
         return value
 
 
-def _service(request: Request) -> KeysService:
+# Awaitable, though they wait for nothing: the framework runs any other function in a thread.
+async def _service(request: Request) -> KeysService:
     service: KeysService = request.app.state.keys
     return service
 
@@ -164,17 +173,11 @@ def _service(request: Request) -> KeysService:
 Service = Annotated[KeysService, Depends(_service)]
 
 
-def _app(service: Service, app: Annotated[str, Path(description="Application id, 0 to 4294967295")]) -> AsyncAppKeys:
-    number = app_number(app)
-    if number is None:
-        raise InvalidAppIdError(given=repr(app), limit=MAX_APP_ID)
-    return service.keys.app(number)
+async def _app(service: Service, app: AppId) -> AsyncAppKeys:
+    return service.app(app)
 
 
-def _key(
-    request: Request,
-    key: Annotated[str, Path(description="The key, percent-encoded")],  # noqa: ARG001 - for OpenAPI
-) -> str:
+async def _key(request: Request, key: KeyName) -> str:  # noqa: ARG001 - for OpenAPI
     return exact_key(request.scope["raw_path"])
 
 
@@ -221,7 +224,7 @@ _CONDITIONS: Final = {
 _MATCH: Final = {"parameters": _CONDITIONS["parameters"][1:]}
 
 
-@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: answer(KeyPage)})
+@router.get("/apps/{app}/keys", operation_id="keys.list", summary="List live keys", responses={200: answer(KeyPage)})
 async def scan(
     request: Request,
     app: App,
@@ -231,45 +234,64 @@ async def scan(
     after: Annotated[str | None, Query(description="Only keys behind this one")] = None,  # noqa: ARG001 - for OpenAPI
     limit: Limit = DEFAULT_PAGE,
 ) -> Response:
-    """Answer one page; the server keeps no cursor."""
-    demand_known(request, "prefix", "after", "limit")
+    """Answer one page of live keys in byte order, with their values; the server keeps no cursor."""
     items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit + 1)
     shown = items[:limit]
     live = [view for one in shown if (view := service.view(app, one)) is not None]
     return Answer(KeyPage(live, shown[-1].key if len(items) > limit else None))
 
 
-@router.post("/apps/{app}/keys", summary="Insert many", responses={200: answer(Inserted)})
+@router.post(
+    "/apps/{app}/keys", operation_id="keys.insert_many", summary="Insert many", responses={200: answer(Inserted)}
+)
 async def insert_many(app: App, body: InsertMany) -> Response:
     """Insert each item unless a live record is there. Each insert is atomic, all of them together are not."""
     items = [(item.key, item.value, item.ttl_seconds) for item in body.items]
     return Answer(Inserted(await app.insert_many(items)))
 
 
-@router.post("/apps/{app}/keys:get-many", summary="Get many", responses={200: answer(Found)})
+@router.post(
+    "/apps/{app}/keys:get-many", operation_id="keys.get_many", summary="Get many", responses={200: answer(Found)}
+)
 async def get_many(app: App, body: GetMany) -> Response:
     """Return the live ones. A POST, because a list of keys does not fit into an address."""
     return Answer(Found(await app.get_many(body.keys)))
 
 
-@router.get(_ONE, summary="Get", responses={200: answer(KeyView)})
-async def get(app: App, key: Key, service: Service) -> Response:
+@router.get(
+    _ONE,
+    operation_id="keys.show",
+    summary="Get a key",
+    responses={200: answer(KeyView, tagged=True), **problems(404)},
+)
+async def get(request: Request, app: AppId, key: KeyName) -> Response:  # noqa: ARG001 - for OpenAPI
     """Return a live key; its ETag is a tag for If-Match."""
-    item = await app.get_item(key)
-    view = service.view(app, item) if item else None
+    # Without dependencies: for each of them the framework takes longer than the store for a key.
+    service: KeysService = request.app.state.keys
+    keys = service.app(app)
+    item = await keys.get_item(exact_key(request.scope["raw_path"]))
+    view = service.view(keys, item) if item else None
     if item is None or view is None:
         raise KeyAbsentError
-    return Answer(view, headers=service.tag(app, key, item.value))
+    return Answer(view, headers=service.tag(keys, item.key, item.value))
 
 
 @router.put(
     _ONE,
-    summary="Put, insert or swap",
+    operation_id="keys.put",
+    summary="Put, insert or swap a key",
     openapi_extra=_CONDITIONS,
-    responses={200: answer(Written), 201: answer(Written, "Inserted")},
+    responses={
+        200: answer(Written, tagged=True),
+        201: answer(Written, "Inserted", tagged=True),
+        **problems(412),
+    },
 )
 async def put(request: Request, app: App, key: Key, *, body: Write, service: Service) -> Response:
-    """Write a value. Without a condition it does not tell whether the key was there; to know that, insert."""
+    """Write a value. Without a condition it does not tell whether the key was there; to know that, insert.
+
+    With If-None-Match: * it inserts, with If-Match or expected it compares and swaps; otherwise 412.
+    """
     by_value = "expected" in body.model_fields_set
     conditions = conditions_of(request, expected=by_value)
     status = 200
@@ -291,17 +313,30 @@ async def put(request: Request, app: App, key: Key, *, body: Write, service: Ser
     return Answer(written, status, headers=service.tag(app, key, body.value))
 
 
-@router.patch(_ONE, summary="Touch: restart the TTL", responses={200: answer(Written)})
-async def touch(request: Request, app: App, key: Key, body: Touch) -> Response:
-    """Give a live key a new TTL, its value unchanged. An expired key is not revived."""
-    if conditions_of(request, expected=False) != Conditions():
-        raise ContradictoryConditionsError(problem="PATCH takes no condition; PUT with the same value does")
+@router.patch(
+    _ONE,
+    operation_id="keys.touch",
+    summary="Touch: restart the TTL of a key",
+    responses={200: answer(Written), **problems(404)},
+)
+async def touch(app: App, key: Key, body: Touch) -> Response:
+    """Give a live key a new TTL, its value unchanged. An expired key is not revived.
+
+    It takes no condition; PUT with the same value does.
+    """
     if not await app.touch(key, body.ttl_seconds):
         raise KeyAbsentError
     return Answer(Written(address_of(app.app_id, key), key, body.ttl_seconds))
 
 
-@router.delete(_ONE, summary="Delete", status_code=204, openapi_extra=_MATCH)
+@router.delete(
+    _ONE,
+    operation_id="keys.delete",
+    summary="Delete a key",
+    status_code=204,
+    openapi_extra=_MATCH,
+    responses=problems(404, 412),
+)
 async def delete(request: Request, app: App, key: Key, *, service: Service, body: Expected | None = None) -> Response:
     """Delete a live key; with a condition only if it holds."""
     conditions = match_of(request, "DELETE", expected=body is not None)

@@ -8,7 +8,7 @@ reaches a problem document.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
 
@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Mount
 
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
@@ -77,22 +78,33 @@ def problem(
     return Response(text, error.status, headers=own | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-def install(app: FastAPI, metrics: Metrics) -> None:
-    """Let ``app`` answer every error with a problem document."""
+def install(app: FastAPI, metrics: Metrics, *, api: str, page: Callable[[Request, LapseError, str], Response]) -> None:
+    """Let ``app`` answer every error with a problem document, and people who look at pages with a ``page``."""
+
+    def answer(request: Request, error: LapseError) -> Response:
+        instance: str = request.scope[REQUEST_ID]
+        is_script = request.url.path.startswith(f"{api}/") or "hx-request" in request.headers
+        if is_script or "text/html" not in request.headers.get("accept", ""):
+            return problem(error, instance)
+        return page(request, error, instance)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        is_unknown = isinstance(error, HTTPException) and error.status_code == HTTPStatus.NOT_FOUND
+        return answer(request, NoSuchRouteError()) if is_unknown else await _on_http_exception(request, error)
 
     async def on_lapse_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             metrics.failed(REGISTRY.domain_of(error, default=KEYS.name), ErrorKind.REQUEST)
-        return problem(error, request.scope[REQUEST_ID])
+        return answer(request, error)
 
     async def on_unexpected(request: Request, _: Exception) -> Response:
         metrics.failed(KEYS.name, ErrorKind.REQUEST)
-        return problem(InternalError(), request.scope[REQUEST_ID])
+        return answer(request, InternalError())
 
     app.add_exception_handler(LapseError, on_lapse_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(Exception, on_unexpected)
 
 
@@ -106,4 +118,20 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
     kind = _BY_STATUS.get(error.status_code, MalformedRequestError)
-    return problem(kind(), request.scope[REQUEST_ID], headers=error.headers)
+    if kind is not MethodNotAllowedError:
+        return problem(kind(), request.scope[REQUEST_ID], headers=error.headers)
+    allow = {"Allow": ", ".join(_methods(request))}
+    if request.method == "OPTIONS":
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=allow)
+    return problem(kind(), request.scope[REQUEST_ID], headers=allow)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods of an address. The framework tells those of one of its routes, and each method is a route."""
+    routes = [one for one in request.app.router.routes if not isinstance(one, Mount)]  # below one there are files
+
+    def has(method: str) -> bool:
+        return any(one.matches({**request.scope, "method": method})[0] is Match.FULL for one in routes)
+
+    found = [method for method in ("DELETE", "GET", "PATCH", "POST", "PUT") if has(method)] or ["GET"]
+    return sorted({*found, "OPTIONS", *(["HEAD"] if "GET" in found else [])})

@@ -28,6 +28,7 @@ from lapse.engine.running.metrics import Metrics
 from lapse.engine.view import ViewPage
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
+from lapse.objects.holds.cluster import Dependants
 from lapse.objects.port import HoldLookup, ObjectStore
 from lapse.objects.trash.moves import ObjectTrash
 from lapse.requests.addresses import Located
@@ -39,6 +40,7 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.chains import Chain, ChainReader
 from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.expiry import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
@@ -54,9 +56,9 @@ from lapse.web.api.forms import (
     Name,
     Namespace,
     answer,
-    demand_known,
     etag,
     match_of,
+    problems,
 )
 from lapse.web.auth.scopes import sees_values
 from lapse.web.server.security import PRINCIPAL, Principal, caller_of
@@ -130,8 +132,13 @@ class RequestsService:
         clock: Clock,
         metrics: Metrics,
         trash: ObjectTrash | None = None,
+        dependants: Dependants,
     ) -> None:
-        """Bind them together; what people delete is counted in ``metrics``, and goes to the ``trash``."""
+        """Bind them together; what people delete is counted in ``metrics``, and goes to the ``trash``.
+
+        ``dependants`` knows what a keeper owns.
+        """
+        self._dependants = dependants
         self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
         self._metrics, self._trash = metrics, trash
         metrics.expect_domain(REQUESTS.name, reasons=[DeletionReason.BY_PERSON])
@@ -144,6 +151,11 @@ class RequestsService:
     def details(self, kind: Kind[Any], found: Document, *, with_object: bool = True) -> ObjectDetails:
         """Return the view of an object."""
         return details_of(kind, kind.body(found), now=self.now, rule=self._rule, with_object=with_object)
+
+    async def chains(self, kind: Kind[Any], *, limit: int, after: str | None) -> ViewPage[Chain]:
+        """Return requests of a kind with what belongs to each; of keepers, those whose request has lapsed."""
+        reader = ChainReader(self.store, self._dependants, rule=self._rule, now=self.now)
+        return await reader.page(kind, limit=limit, after=after)
 
     async def page(self, request: Request, kind: Kind[Any], *, limit: int, after: str | None) -> Response:
         """Answer one page of a list."""
@@ -197,7 +209,7 @@ def _whole(kind: Kind[Any]) -> Kind[Document]:
     return replace(kind, type=Document)
 
 
-def _service(request: Request) -> RequestsService:
+async def _service(request: Request) -> RequestsService:
     service: RequestsService = request.app.state.requests
     return service
 
@@ -209,13 +221,16 @@ InNamespace = Annotated[str | None, Query(description="Only this namespace")]
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["requests"])
-_PAGED: Final = ("limit", "after")
-_LISTED: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectPage)}
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectDetails)}
-_MADE: Final[dict[int | str, dict[str, Any]]] = {201: answer(ObjectDetails, "The request is stored")}
+_LISTED: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectPage), **problems(410)}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectDetails, tagged=True), **problems(404)}
+_MADE: Final[dict[int | str, dict[str, Any]]] = {
+    201: answer(ObjectDetails, "It is stored", tagged=True, located=True),
+    **problems(409),
+}
+_REMOVED: Final = problems(404, 409, 412)
 
 
-@router.get("/requests/{kind}", summary="List requests", responses=_LISTED)
+@router.get("/requests/{kind}", operation_id="requests.list", summary="List requests", responses=_LISTED)
 async def list_requests(
     request: Request,
     kind: RequestKind,
@@ -226,24 +241,32 @@ async def list_requests(
     after: After = None,
 ) -> Response:
     """Answer one page of the requests of a kind."""
-    demand_known(request, "namespace", *_PAGED)
     return await service.page(request, _KINDS[kind], limit=limit, after=after)
 
 
-@router.post("/requests/{kind}", summary="Ask for an operation", status_code=201, responses=_MADE)
+@router.post(
+    "/requests/{kind}", operation_id="requests.create", summary="Ask for an operation", status_code=201, responses=_MADE
+)
 async def create_request(request: Request, kind: RequestKind, body: NewObject, service: Service) -> Response:
     """Make a request; the leading process carries it out, and its Ready condition tells the outcome."""
     return await service.create(_KINDS[kind], body, request.url.path)
 
 
-@router.get("/requests/{kind}/{namespace}/{name}", summary="Get a request", responses=_SHOWN)
+@router.get(
+    "/requests/{kind}/{namespace}/{name}", operation_id="requests.show", summary="Get a request", responses=_SHOWN
+)
 async def get_request(kind: RequestKind, namespace: Namespace, name: Name, service: Service) -> Response:
     """Return a request; its ETag is for If-Match."""
     return await service.one(_KINDS[kind], ObjectKey(namespace, name))
 
 
 @router.delete(
-    "/requests/{kind}/{namespace}/{name}", summary="Delete a request", status_code=204, openapi_extra=IF_MATCH
+    "/requests/{kind}/{namespace}/{name}",
+    operation_id="requests.delete",
+    summary="Delete a request",
+    status_code=204,
+    openapi_extra=IF_MATCH,
+    responses=_REMOVED,
 )
 async def delete_request(
     request: Request, kind: RequestKind, namespace: Namespace, *, name: Name, service: Service
@@ -252,7 +275,7 @@ async def delete_request(
     return await service.remove(request, _KINDS[kind], ObjectKey(namespace, name))
 
 
-@router.get("/claims", summary="List claims", responses=_LISTED)
+@router.get("/claims", operation_id="claims.list", summary="List claims", responses=_LISTED)
 async def list_claims(
     request: Request,
     service: Service,
@@ -262,59 +285,68 @@ async def list_claims(
     after: After = None,
 ) -> Response:
     """Answer one page of claims."""
-    demand_known(request, "namespace", *_PAGED)
     return await service.page(request, PERSISTENT_VOLUME_CLAIM, limit=limit, after=after)
 
 
-@router.post("/claims", summary="Make a claim", status_code=201, responses=_MADE)
+@router.post("/claims", operation_id="claims.create", summary="Make a claim", status_code=201, responses=_MADE)
 async def create_claim(request: Request, body: NewObject, service: Service) -> Response:
     """Make a claim; the annotation local.lapse.dev/directory names the directory that it stands for."""
     return await service.create(PERSISTENT_VOLUME_CLAIM, body, request.url.path)
 
 
-@router.get("/claims/{namespace}/{name}", summary="Get a claim", responses=_SHOWN)
+@router.get("/claims/{namespace}/{name}", operation_id="claims.show", summary="Get a claim", responses=_SHOWN)
 async def get_claim(namespace: Namespace, name: Name, service: Service) -> Response:
     """Return a claim; its uid is what a capture names."""
     return await service.one(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
 
 
-@router.delete("/claims/{namespace}/{name}", summary="Delete a claim", status_code=204, openapi_extra=IF_MATCH)
+@router.delete(
+    "/claims/{namespace}/{name}",
+    operation_id="claims.delete",
+    summary="Delete a claim",
+    status_code=204,
+    openapi_extra=IF_MATCH,
+    responses=_REMOVED,
+)
 async def delete_claim(request: Request, namespace: Namespace, name: Name, service: Service) -> Response:
     """Delete a claim; its directory stays."""
     return await service.remove(request, PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
 
 
-@router.get("/keepers", summary="List keepers", responses=_LISTED)
+@router.get("/keepers", operation_id="keepers.list", summary="List keepers", responses=_LISTED)
 async def list_keepers(
     request: Request, service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None
 ) -> Response:
     """Answer one page of keepers."""
-    demand_known(request, *_PAGED)
     return await service.page(request, OBJECT_KEEPER, limit=limit, after=after)
 
 
-@router.get("/keepers/{name}", summary="Get a keeper", responses=_SHOWN)
+@router.get("/keepers/{name}", operation_id="keepers.show", summary="Get a keeper", responses=_SHOWN)
 async def get_keeper(name: Name, service: Service) -> Response:
     """Return a keeper."""
     return await service.one(OBJECT_KEEPER, ObjectKey(None, name))
 
 
-@router.get("/artifacts/{kind}", summary="List artifacts", responses=_LISTED)
+@router.get("/artifacts/{kind}", operation_id="artifacts.list", summary="List artifacts", responses=_LISTED)
 async def list_artifacts(
     request: Request, kind: ArtifactKind, service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None
 ) -> Response:
     """Answer one page of the artifacts of a kind."""
-    demand_known(request, *_PAGED)
     return await service.page(request, _KINDS[kind], limit=limit, after=after)
 
 
-@router.get("/artifacts/{kind}/{name}", summary="Get an artifact", responses=_SHOWN)
+@router.get("/artifacts/{kind}/{name}", operation_id="artifacts.show", summary="Get an artifact", responses=_SHOWN)
 async def get_artifact(kind: ArtifactKind, name: Name, service: Service) -> Response:
     """Return an artifact."""
     return await service.one(_KINDS[kind], ObjectKey(None, name))
 
 
-@router.get("/checkpoints/{name}/manifests", summary="Read a checkpoint", responses={200: answer(Manifests)})
+@router.get(
+    "/checkpoints/{name}/manifests",
+    operation_id="requests.manifests",
+    summary="Read a checkpoint",
+    responses={200: answer(Manifests), **problems(404, 409)},
+)
 async def read_manifests(name: Name, service: Service) -> Response:
     """Return the manifests of a checkpoint, proven to be what was captured, or a problem and none of them."""
     return Answer(Manifests(name, await read_checkpoint(service.store, name)))

@@ -33,9 +33,9 @@ from lapse.web.api.forms import (
     Name,
     Namespace,
     answer,
-    demand_known,
     etag,
     match_of,
+    problems,
 )
 from lapse.web.api.requests import InNamespace, Limit, NewObject, RequestsService, Service
 
@@ -113,7 +113,7 @@ def _demand_times(name: str, schedule: object, zone: object) -> None:
             raise InvalidError(kind=CAPTURE_SCHEDULE.kind, name=name, problem=str(error)) from error
 
 
-def _service(requests: Service) -> SchedulesService:
+async def _service(requests: Service) -> SchedulesService:
     return SchedulesService(requests)
 
 
@@ -122,12 +122,16 @@ Schedules = Annotated[SchedulesService, Depends(_service)]
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["schedules"])
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(ScheduleDetails)}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(ScheduleDetails, tagged=True), **problems(404)}
 
 
-@router.get("/schedules", summary="List schedules", responses={200: answer(SchedulePage)})
+@router.get(
+    "/schedules",
+    operation_id="schedules.list",
+    summary="List schedules",
+    responses={200: answer(SchedulePage), **problems(410)},
+)
 async def list_schedules(
-    request: Request,
     schedules: Schedules,
     *,
     namespace: InNamespace = None,
@@ -135,28 +139,37 @@ async def list_schedules(
     after: After = None,
 ) -> Response:
     """Answer one page of schedules, with their last and next runs."""
-    demand_known(request, "namespace", "limit", "after")
     return await schedules.page(namespace, limit=limit, after=after)
 
 
 @router.post(
     "/schedules",
+    operation_id="schedules.create",
     summary="Make a schedule",
     status_code=201,
-    responses={201: answer(ScheduleDetails, "The schedule is stored")},
+    responses={
+        201: answer(ScheduleDetails, "The schedule is stored", tagged=True, located=True),
+        **problems(409),
+    },
 )
 async def create_schedule(request: Request, body: NewObject, schedules: Schedules) -> Response:
     """Make a schedule; the leading process makes its runs, and its Ready condition tells if it cannot."""
     return await schedules.create(body, request.url.path)
 
 
-@router.get("/schedules/{namespace}/{name}", summary="Get a schedule", responses=_SHOWN)
+@router.get("/schedules/{namespace}/{name}", operation_id="schedules.show", summary="Get a schedule", responses=_SHOWN)
 async def get_schedule(namespace: Namespace, name: Name, schedules: Schedules) -> Response:
     """Return a schedule with its runs, and why each stays; its ETag is for If-Match."""
     return await schedules.one(ObjectKey(namespace, name))
 
 
-@router.patch("/schedules/{namespace}/{name}", summary="Change a schedule", responses=_SHOWN, openapi_extra=IF_MATCH)
+@router.patch(
+    "/schedules/{namespace}/{name}",
+    operation_id="schedules.edit",
+    summary="Change a schedule",
+    responses={**_SHOWN, **problems(409, 412)},
+    openapi_extra=IF_MATCH,
+)
 async def change_schedule(
     request: Request, namespace: Namespace, *, name: Name, body: ScheduleChange, schedules: Schedules
 ) -> Response:
@@ -164,7 +177,14 @@ async def change_schedule(
     return await schedules.change(request, ObjectKey(namespace, name), body.spec)
 
 
-@router.delete("/schedules/{namespace}/{name}", summary="Delete a schedule", status_code=204, openapi_extra=IF_MATCH)
+@router.delete(
+    "/schedules/{namespace}/{name}",
+    operation_id="schedules.delete",
+    summary="Delete a schedule",
+    status_code=204,
+    openapi_extra=IF_MATCH,
+    responses=problems(404, 409, 412),
+)
 async def delete_schedule(request: Request, namespace: Namespace, *, name: Name, requests: Service) -> Response:
     """Delete a schedule. What it has kept stays for a while, as the keepers of its runs say."""
     return await requests.remove(request, CAPTURE_SCHEDULE, ObjectKey(namespace, name))

@@ -1,4 +1,4 @@
-"""Status of the process: what it tells of itself, for the verbs and the start page, and ``/api/v1/status``.
+"""Status of the process: what it tells of itself, for the verbs and the dashboard, and ``/api/v1/status``.
 
 Counts per application, never names: keys are secrets.
 """
@@ -99,7 +99,7 @@ def _keys(backend: str, records: dict[int, int]) -> KeysReport:
     )
 
 
-def status_service(request: Request) -> StatusService:
+async def status_service(request: Request) -> StatusService:
     """Find the service of this application."""
     service: StatusService = request.app.state.status
     return service
@@ -108,7 +108,7 @@ def status_service(request: Request) -> StatusService:
 router = APIRouter(tags=["status"])
 
 
-@router.get("/status", summary="What runs", responses={200: answer(Status)})
+@router.get("/status", operation_id="status", summary="What runs", responses={200: answer(Status)})
 async def status(request: Request, service: Annotated[StatusService, Depends(status_service)]) -> Response:
     """Return version, leadership, loops, domains with what stops them and what lapses next, and numbers of keys."""
     return Answer(fill(Status, await verbs_of(request).status(), keys=await service.keys()))

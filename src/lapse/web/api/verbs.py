@@ -1,8 +1,8 @@
 """The verbs of people over HTTP, for every domain: plan, apply, approve, why, hold, release, extend, delete and more.
 
 The routes are made of `lapse.engine.verbs.operations`, and carried out by what ``create_app`` is given: nothing is
-decided here but who may ask. What only reads takes its fields from the query, and `why` the address from the path; the
-others take a JSON body. `GET /status` is in `lapse.web.api.status`.
+decided here but who may ask. What only reads takes its fields from the query, and an address or an id from the path;
+the others take a JSON body. `GET /status` is in `lapse.web.api.status`.
 
 A scope is looked at before anything else; four things depend on what is asked, and are looked at here. A legal hold,
 placed or released, needs ``legal``, and any other ``holds``. Who has the workspaces of an owner or the keys of an
@@ -29,12 +29,12 @@ from starlette.responses import Response
 from lapse.domains import REGISTRY
 from lapse.engine.journal.view import without_details
 from lapse.engine.verbs.contract import Verbs
-from lapse.engine.verbs.operations import API, HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
+from lapse.engine.verbs.operations import HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
 from lapse.engine.verbs.place import Caller
 from lapse.engine.view import schemas
 from lapse.keys.registration import KEYS
 from lapse.web.api.errors import ScopeMissingError, WorkspacesNotServedError
-from lapse.web.api.forms import Answer, answer, demand_known, verbs_of
+from lapse.web.api.forms import Answer, answer, problems, verbs_of
 from lapse.web.api.workspaces import WorkspacesService
 from lapse.web.auth.scopes import ADMIN, HOLDS, LEGAL, READ, Owners, may_decide, owners_in, sees_values, wanted_scopes
 from lapse.web.server.security import PRINCIPAL, Principal
@@ -43,6 +43,7 @@ from lapse.workspaces.registration import WORKSPACES
 
 VerbsOf = Callable[[Caller], Verbs]
 """Returns the verbs on behalf of a caller."""
+_ADDRESS: Final = "address"
 _STEERING: Final = frozenset({HOLD.verb, RELEASE.verb})
 
 router = APIRouter(tags=["verbs"])
@@ -56,8 +57,8 @@ of_things = APIRouter(tags=["verbs"])
 async def allowed_request(request: Request, operation: VerbOperation[Any, Any], asked: Any) -> Any:  # noqa: ANN401 - of any verb
     """Return what is asked, narrowed to what the caller's scopes allow; raises `ScopeMissingError`."""
     principal: Principal = request.scope[PRINCIPAL]
-    scopes, route = principal.scopes, request.scope["route"].path
-    wanted = wanted_scopes(request.method, route, None)
+    scopes = principal.scopes
+    wanted = wanted_scopes(operation.method, operation.route, None)
     if operation.verb in _STEERING:
         wanted = [ADMIN, LEGAL if asked.legal else HOLDS]
     if _is_key(operation, asked):  # its name is a secret: rights on things of every domain are none on keys
@@ -91,7 +92,7 @@ async def _own(
         if own not in principal.scopes:
             raise ScopeMissingError(wanted=", ".join([*wanted, own]))
         return asked
-    owners = owners_in(principal.scopes, request.method)
+    owners = owners_in(principal.scopes, operation.method)
     if owner is not WORKSPACES or not owners.names:
         raise ScopeMissingError(wanted=", ".join(wanted))
     service: WorkspacesService | None = request.app.state.workspaces
@@ -125,24 +126,28 @@ async def _uid_of_gone(
 
 async def _asked(request: Request, operation: VerbOperation[Any, Any]) -> Any:  # noqa: ANN401 - of any verb
     """Read what is asked; what has another form is answered like any other request that has."""
-    demand_known(request, *operation.query)
-    address, query, body = _address(request), request.query_params.multi_items(), await request.body()
+    in_path, query, body = _in_path(request, operation), request.query_params.multi_items(), await request.body()
     try:
-        return operation.read(address=address, query=query, body=body)
+        return operation.read(in_path=in_path, query=query, body=body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem, _, where = str(error).partition(" - at `$")
         place = ("query" if operation.reads else "body", *filter(None, where.strip(".`").split(".")))
         raise RequestValidationError([{"loc": place, "msg": problem}]) from error
 
 
-def _address(request: Request) -> str | None:
+def _in_path(request: Request, operation: VerbOperation[Any, Any]) -> str | None:
+    """Return what stands in the path; an address as it came."""
+    if operation.in_path == _ADDRESS:
+        return address_in_path(request)
+    decoded: str | None = request.path_params.get(operation.in_path or "")
+    return decoded
+
+
+def address_in_path(request: Request) -> str:
     """Return the address that stands in the path, as it came: decoding it is the business of its grammar."""
-    decoded: str | None = request.path_params.get("address")
-    if decoded is None:
-        return None
     raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     before = request.scope["route"].path.partition("{")[0]
-    return raw.decode("latin-1").partition("?")[0].partition(f"{API}{before}")[2]
+    return raw.decode("latin-1").partition("?")[0].partition(before)[2]
 
 
 def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) -> Any:  # noqa: ANN401 - of any verb
@@ -158,11 +163,17 @@ def _shown(operation: VerbOperation[Any, Any], told: Any, principal: Principal) 
 # --- the routes -------------------------------------------------------------------------------------------------------
 
 
+async def carried_out(request: Request, operation: VerbOperation[Any, Any], asked: Any) -> Any:  # noqa: ANN401 - of any verb
+    """Carry out a verb on behalf of who asks, as far as their scopes allow; return what they may see of the answer."""
+    asked = await allowed_request(request, operation, asked)
+    verb = getattr(verbs_of(request), operation.verb)
+    told = await (verb() if operation is STATUS else verb(asked))
+    return _shown(operation, told, request.scope[PRINCIPAL])
+
+
 def _handler(operation: VerbOperation[Any, Any]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        asked = await _asked(request, operation)
-        told = await getattr(verbs_of(request), operation.verb)(await allowed_request(request, operation, asked))
-        return Answer(_shown(operation, told, request.scope[PRINCIPAL]))
+        return Answer(await carried_out(request, operation, await _asked(request, operation)))
 
     return handle
 
@@ -179,27 +190,27 @@ def _described(operation: VerbOperation[Any, Any]) -> dict[str, Any]:
             for name, field in known["properties"].items()
             if name in operation.query
         ]
-        + ([_IN_PATH] if "{" in operation.path else [])
+        + ([] if operation.in_path is None else [_described_in_path(operation.in_path)])
     }
 
 
-_IN_PATH: Final[dict[str, Any]] = {
-    "name": "address",
-    "in": "path",
-    "required": True,
-    "description": "As in workspace/lab: with its slashes, and percent-encoded as everywhere",
-    "schema": {"type": "string"},
-}
+def _described_in_path(name: str) -> dict[str, Any]:
+    described = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    if name == _ADDRESS:
+        described["description"] = "As in workspace/lab: with its slashes, and percent-encoded as everywhere"
+    return described
+
 
 for _operation in OPERATIONS:
     if _operation is not STATUS:
         (of_things if _operation.of_thing else router).add_api_route(
-            _operation.path.replace("{address}", "{address:path}"),
+            _operation.route,
             _handler(_operation),
             methods=[_operation.method],
             name=_operation.verb,
+            operation_id=_operation.verb,
             summary=_operation.asked.__doc__,
             description=getdoc(getattr(Verbs, _operation.verb)),
-            responses={200: answer(_operation.told)},
+            responses={200: answer(_operation.told), **problems(*_operation.problems)},
             openapi_extra=_described(_operation),
         )

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
-from msgspec import Meta, Struct
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
@@ -51,8 +50,8 @@ from lapse.web.api.forms import (
     Form,
     Name,
     answer,
-    demand_known,
     match_of,
+    problems,
     verbs_of,
 )
 from lapse.web.auth.scopes import Owners, owners_in, sees_values
@@ -78,7 +77,7 @@ from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.target import OWNER, delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.verbs import Verb, ask
-from lapse.workspaces.view import Opened, WorkspaceDetails, address_of, etag_of, view_of, without_values
+from lapse.workspaces.view import BusyLeaseView, Opened, WorkspaceDetails, address_of, etag_of, view_of, without_values
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
@@ -144,14 +143,6 @@ class WorkspacePage(ViewPage[WorkspaceDetails], frozen=True):
     """Workspaces by name; pass ``next`` as ``after`` for the following page."""
 
 
-class BusyLeaseView(Struct, frozen=True):
-    """A lease."""
-
-    lease: str
-    lease_seconds: Annotated[float, Meta(description="How long it counts from now on unless it is renewed")]
-    most_seconds: Annotated[float, Meta(description="How long it can be renewed, from its begin on")]
-
-
 # --- what the routes need --------------------------------------------------------------------------------------------
 
 
@@ -198,7 +189,7 @@ class WorkspacesService:
         metrics.expect_domain(DOMAIN, reasons=[DeletionReason.BY_PERSON])
 
     async def overview(self, openable: Owners) -> Overview:
-        """Say how all of them are, for the start page, and which of them the caller can open."""
+        """Say how all of them are, for the dashboard, and which of them the caller can open."""
         now, with_values = self._now(), openable.with_values
         return await overview(self.store, self._activity, now=now, openable=openable, with_values=with_values)
 
@@ -310,14 +301,13 @@ class WorkspacesService:
             metrics=self._metrics,
         )
 
-    async def open(self, name: str, owners: Owners, token_id: str, *, actor: str) -> Response:
-        """Make a ticket in the name of a token, and answer the address that it opens."""
+    async def open(self, name: str, owners: Owners, token_id: str, *, actor: str) -> Opened:
+        """Make a ticket in the name of a token; return the address that it opens."""
         found = await self.find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
         ticket = await self._tickets.issue(found.id, token_id)
         await self._tell(AuditReason.WORKSPACE_OPENED, found, actor)
-        url = ticket_url(self._url_of(found.name), ticket)
-        return Answer(Opened(url, Moment(until)), 201)
+        return Opened(ticket_url(self._url_of(found.name), ticket), Moment(until))
 
     async def busy(self, name: str, owners: Owners, *, own: str | None, lease: str | None) -> BusyLeaseView:
         """Begin or renew a lease that keeps a workspace from lapsing; ``own`` is the workspace that is calling."""
@@ -394,14 +384,15 @@ def _version(request: Request, found: Workspace) -> int | None:
     return found.version
 
 
-def _service(request: Request) -> WorkspacesService:
+async def workspaces_service(request: Request) -> WorkspacesService:
+    """Find the service of this application; raises `WorkspacesNotServedError`."""
     service: WorkspacesService | None = request.app.state.workspaces
     if service is None:
         raise WorkspacesNotServedError
     return service
 
 
-def _owners(request: Request) -> Owners:
+async def _owners(request: Request) -> Owners:
     principal: Principal = request.scope[PRINCIPAL]
     return owners_in(principal.scopes, request.method, request.scope["route"].path)
 
@@ -412,11 +403,11 @@ def opened_by(request: Request) -> Owners:
     return Owners(owners_in(principal.scopes, "POST").names, with_values=sees_values(principal.scopes))
 
 
-def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
+async def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
     """Take a body that says nothing, or none."""
 
 
-Service = Annotated[WorkspacesService, Depends(_service)]
+Service = Annotated[WorkspacesService, Depends(workspaces_service)]
 Whose = Annotated[Owners, Depends(_owners)]
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE - 1, description="Workspaces per page at most")]
 OfOwner = Annotated[str | None, Query(description="Only this owner's")]
@@ -425,12 +416,17 @@ OfOwner = Annotated[str | None, Query(description="Only this owner's")]
 
 router = APIRouter(tags=["workspaces"])
 _BARE: Final = [Depends(_nothing)]
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(WorkspaceDetails)}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(WorkspaceDetails, tagged=True), **problems(404)}
+_CHANGED: Final[dict[int | str, dict[str, Any]]] = {**_SHOWN, **problems(409, 412)}
 
 
-@router.get("/workspaces", summary="List workspaces", responses={200: answer(WorkspacePage)})
+@router.get(
+    "/workspaces",
+    operation_id="workspaces.list",
+    summary="List workspaces",
+    responses={200: answer(WorkspacePage)},
+)
 async def list_workspaces(
-    request: Request,
     service: Service,
     whose: Whose,
     *,
@@ -439,15 +435,15 @@ async def list_workspaces(
     after: After = None,
 ) -> Response:
     """Answer one page of workspaces, by name."""
-    demand_known(request, "owner", "limit", "after")
     return await service.page(whose, owner=owner, limit=limit, after=after)
 
 
 @router.post(
     "/workspaces",
+    operation_id="workspaces.create",
     summary="Create a workspace",
     status_code=201,
-    responses={201: answer(WorkspaceDetails, "Created")},
+    responses={201: answer(WorkspaceDetails, "Created", tagged=True, located=True), **problems(409)},
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
     """Create a workspace; it is started unless start is false."""
@@ -456,13 +452,19 @@ async def create_workspace(request: Request, body: WorkspaceAsked, service: Serv
     return await service.create(whose, body, request.url.path, actor=caller_of(request).name, mine=mine)
 
 
-@router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
+@router.get("/workspaces/{name}", operation_id="workspaces.show", summary="Get a workspace", responses=_SHOWN)
 async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
     """Return a workspace; its ETag is for If-Match."""
     return await service.one(name, whose)
 
 
-@router.patch("/workspaces/{name}", summary="Change a workspace", responses=_SHOWN, openapi_extra=IF_MATCH)
+@router.patch(
+    "/workspaces/{name}",
+    operation_id="workspaces.set",
+    summary="Change a workspace",
+    responses=_CHANGED,
+    openapi_extra=IF_MATCH,
+)
 async def change_workspace(
     request: Request, name: Name, body: WorkspaceChanges, *, service: Service, whose: Whose
 ) -> Response:
@@ -478,8 +480,9 @@ async def change_workspace(
 
 @router.post(
     "/workspaces/{name}/start",
+    operation_id="workspaces.start",
     summary="Start a workspace",
-    responses=_SHOWN,
+    responses=_CHANGED,
     openapi_extra=IF_MATCH,
     dependencies=_BARE,
 )
@@ -489,7 +492,12 @@ async def start(request: Request, name: Name, *, service: Service, whose: Whose)
 
 
 @router.post(
-    "/workspaces/{name}/stop", summary="Stop a workspace", responses=_SHOWN, openapi_extra=IF_MATCH, dependencies=_BARE
+    "/workspaces/{name}/stop",
+    operation_id="workspaces.stop",
+    summary="Stop a workspace",
+    responses=_CHANGED,
+    openapi_extra=IF_MATCH,
+    dependencies=_BARE,
 )
 async def stop(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Stop a workspace; its data stays in place."""
@@ -498,8 +506,9 @@ async def stop(request: Request, name: Name, *, service: Service, whose: Whose) 
 
 @router.post(
     "/workspaces/{name}/archive",
+    operation_id="workspaces.archive",
     summary="Archive a workspace",
-    responses=_SHOWN,
+    responses=_CHANGED,
     openapi_extra=IF_MATCH,
     dependencies=_BARE,
 )
@@ -510,8 +519,9 @@ async def archive(request: Request, name: Name, *, service: Service, whose: Whos
 
 @router.post(
     "/workspaces/{name}/hold",
+    operation_id="workspaces.hold",
     summary="Hold a workspace",
-    responses=_SHOWN,
+    responses=_CHANGED,
     openapi_extra=IF_MATCH,
     deprecated=True,
 )
@@ -528,8 +538,9 @@ async def hold(request: Request, name: Name, body: HoldAsked, *, service: Servic
 
 @router.post(
     "/workspaces/{name}/release",
+    operation_id="workspaces.release",
     summary="Release a workspace",
-    responses=_SHOWN,
+    responses=_CHANGED,
     openapi_extra=IF_MATCH,
     dependencies=_BARE,
     deprecated=True,
@@ -546,8 +557,9 @@ async def release(request: Request, name: Name, *, service: Service, whose: Whos
 
 @router.get(
     "/workspaces/{name}/why",
+    operation_id="workspaces.why",
     summary="Why a workspace stays or lapses",
-    responses={200: answer(Explanation)},
+    responses={200: answer(Explanation), **problems(404)},
     deprecated=True,
 )
 async def why(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
@@ -558,9 +570,13 @@ async def why(request: Request, name: Name, *, service: Service, whose: Whose) -
 
 @router.delete(
     "/workspaces/{name}",
+    operation_id="workspaces.delete",
     summary="Delete a workspace",
     status_code=202,
-    responses={202: answer(WorkspaceDetails, "The name is free; the data is being removed")},
+    responses={
+        202: answer(WorkspaceDetails, "The name is free; the data is being removed", tagged=True),
+        **problems(404, 409, 412),
+    },
     openapi_extra=IF_MATCH,
 )
 async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
@@ -571,15 +587,16 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
 
 @router.post(
     "/workspaces/{name}/open",
+    operation_id="workspaces.open",
     summary="Open a workspace",
     status_code=201,
-    responses={201: answer(Opened, "A ticket was made")},
+    responses={201: answer(Opened, "A ticket was made"), **problems(404)},
     dependencies=_BARE,
 )
 async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Return an address that opens the workspace in a browser: once, within a minute."""
     principal: Principal = request.scope[PRINCIPAL]
-    return await service.open(name, whose, principal.token_id, actor=caller_of(request).name)
+    return Answer(await service.open(name, whose, principal.token_id, actor=caller_of(request).name), 201)
 
 
 def _deprecated(response: Response) -> Response:

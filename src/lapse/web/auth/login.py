@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -23,7 +23,7 @@ from lapse.web.api.errors import (
 )
 from lapse.web.auth.sessions import OPEN_PATH, BrowserSessions
 from lapse.web.auth.state import StateError
-from lapse.web.pages.pages import log_in
+from lapse.web.pages.render import log_in
 from lapse.web.server.security import READING, Head, Principal, put_off
 
 _log: Final = get_logger("lapse.web.auth.login")
@@ -41,7 +41,8 @@ class Admission:
         try:
             if "authorization" in head.headers:
                 return self._sessions.tokens.principal(given_token(head))
-            found = self._sessions.principal("; ".join(head.headers.get("cookie", ())), port=head.server[1])
+            cookies = "; ".join(head.headers.get("cookie", ()))
+            found = self._sessions.principal(cookies, port=head.server[1], tls=head.tls)
         except StateError as error:
             # For the log only: the caller has not shown a token yet.
             _log.warning("tokens_unavailable", reason=str(error))
@@ -78,36 +79,44 @@ class LogIn(BaseModel):
     token: Annotated[str, Field(description="As lapse tokens create printed it")]
 
 
-def _sessions(request: Request) -> BrowserSessions:
+async def _sessions(request: Request) -> BrowserSessions:
     sessions: BrowserSessions = request.app.state.sessions
     return sessions
 
 
-def _port(request: Request) -> int:
+async def _port(request: Request) -> int:
     port: int = request.scope["server"][1]
     return port
 
 
+async def _tls(request: Request) -> bool:
+    """Whether the client speaks TLS with this process, and not with something in front of it."""
+    return bool(request.scope["scheme"] == "https")
+
+
 Sessions = Annotated[BrowserSessions, Depends(_sessions)]
 Port = Annotated[int, Depends(_port)]
+TLS = Annotated[bool, Depends(_tls)]
 
 page = APIRouter(include_in_schema=False)
 router = APIRouter(tags=["session"])
 
 
 @page.get(OPEN_PATH)
-async def open_with_ticket(request: Request, sessions: Sessions, port: Port) -> Response:
-    """Begin a session with a ticket, and go to the start page."""
+async def open_with_ticket(
+    request: Request, *, sessions: Sessions, port: Port, tls: TLS, ticket: Annotated[str, Query()] = ""
+) -> Response:
+    """Begin a session with a ticket, and go to the dashboard."""
     try:
-        cookie = sessions.redeem(request.query_params.get("ticket", ""), port=port)
+        cookie = sessions.redeem(ticket, port=port, tls=tls)
     except TicketUsedError as error:
         return log_in(put_off(error, request.scope, request.app.state.failures))
     # 303 and, as everywhere, no-referrer: the address with the ticket goes no further.
     return Response(status_code=303, headers={"Location": "/", "Set-Cookie": cookie})
 
 
-@router.post(SESSION_PATH, summary="Begin a session", status_code=204)
-async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -> Response:
+@router.post(SESSION_PATH, operation_id="session.begin", summary="Begin a session", status_code=204)
+async def begin(request: Request, body: LogIn, *, sessions: Sessions, port: Port, tls: TLS) -> Response:
     """Give a browser a session with the rights of a token, as a cookie that no script can read."""
     try:
         token_id = sessions.tokens.principal(body.token.strip()).token_id
@@ -116,10 +125,11 @@ async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -
     if sessions.tokens.find(token_id) is None:
         raise TokenInvalidError  # that of a workspace's program, which no browser has
     secure = request.headers.get("origin", "").startswith("https:")
-    return Response(status_code=204, headers={"Set-Cookie": sessions.begin(token_id, port=port, secure=secure)})
+    cookie = sessions.begin(token_id, port=port, tls=tls, secure=secure)
+    return Response(status_code=204, headers={"Set-Cookie": cookie})
 
 
-@router.delete(SESSION_PATH, summary="End the session", status_code=204)
-async def end(sessions: Sessions, port: Port) -> Response:
+@router.delete(SESSION_PATH, operation_id="session.end", summary="End the session", status_code=204)
+async def end(sessions: Sessions, port: Port, tls: TLS) -> Response:
     """Take the cookie of the session away. Its token stays; lapse tokens revoke ends all its sessions."""
-    return Response(status_code=204, headers={"Set-Cookie": sessions.end(port=port)})
+    return Response(status_code=204, headers={"Set-Cookie": sessions.end(port=port, tls=tls)})

@@ -1,8 +1,8 @@
-"""Servers of this user that run on this machine: the state folder of each, by its port.
+"""Servers of this user that run on this machine: the state folder and the certificate of each, by its port.
 
 ``lapse up`` notes where it listens in a file of the user's own folder, so that a command finds the owner's token
-whatever settings the server was started with. A note holds no secret: it names the state folder, in which the token
-lies in a file that only its user can read.
+whatever settings the server was started with, and knows the certificate that such a server shows. A note holds no
+secret: it names the state folder, in which the token lies in a file that only its user can read.
 
 Not guaranteed: that what a note says is so. A server that was killed leaves its note, and the next one on its port
 writes another; whoever reads a note looks whose program listens there before a token is sent.
@@ -13,17 +13,28 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER: Final = "running"
-_LONGEST: Final = 4_096
+_LONGEST: Final = 8_192
 
 
-def note_server(own: Path, port: int, state_dir: Path) -> None:
-    """Write down which state folder the server of a port has; where that cannot be written, nobody finds it there."""
+@dataclass(frozen=True, slots=True)
+class NotedServer:
+    """What a server has noted of itself."""
+
+    folder: Path
+    """Its state folder."""
+    certificate: Path | None = None
+    """The file with the certificate that it shows; None: it speaks plain HTTP."""
+
+
+def note_server(own: Path, port: int, state_dir: Path, certificate: Path | None = None) -> None:
+    """Write down what the server of a port has; where that cannot be written, nobody finds it there."""
     path = own / _FOLDER / str(port)
     fresh = path.with_name(f"{port}.{os.getpid()}")
     with suppress(OSError):
@@ -31,7 +42,8 @@ def note_server(own: Path, port: int, state_dir: Path) -> None:
         fresh.unlink(missing_ok=True)  # of a process that was killed
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(os.fsencode(state_dir.absolute()))
+            parts = [state_dir.absolute()] + ([certificate.absolute()] if certificate is not None else [])
+            file.write(b"\0".join(map(os.fsencode, parts)))
         fresh.replace(path)
 
 
@@ -52,6 +64,12 @@ def noted_ports(own: Path, state_dir: Path) -> list[int]:
 
 def noted_folder(own: Path, port: int) -> Path | None:
     """Return the state folder of the server of a port, as it was noted; None where nothing is, or not by this user."""
+    noted = noted_server(own, port)
+    return None if noted is None else noted.folder
+
+
+def noted_server(own: Path, port: int) -> NotedServer | None:
+    """Return what the server of a port has noted; None where nothing is, or not by this user."""
     path = own / _FOLDER / str(port)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -66,5 +84,7 @@ def noted_folder(own: Path, port: int) -> Path | None:
         return None
     finally:
         os.close(descriptor)
-    folder = type(own)(os.fsdecode(text))
-    return folder if text and b"\0" not in text and folder.is_absolute() else None
+    folder, *rest = (type(own)(os.fsdecode(one)) for one in text.split(b"\0"))
+    if len(rest) > 1 or not all(one.is_absolute() for one in (folder, *rest)):
+        return None
+    return NotedServer(folder, *rest)

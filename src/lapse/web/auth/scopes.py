@@ -18,6 +18,7 @@ from typing import Final
 from lapse.core.errors import UsageError
 from lapse.domains import REGISTRY
 from lapse.engine.registry import NoSuchDomainError, Registration, ScopeForm
+from lapse.engine.verbs.operations import OPERATIONS
 from lapse.keys.validation import app_number
 
 ADMIN: Final = "admin"
@@ -33,15 +34,20 @@ _DECIDING: Final = frozenset({OPERATE, APPROVE, HOLDS, LEGAL})
 _LOOKING: Final = _DECIDING | {MONITOR}
 _LISTS: Final = (
     *("GET /", "GET /status", "GET /api/v1/docs", "GET /api/v1/openapi.json"),
-    *("GET /plan", "GET /trash", "GET /journal"),
+    *("GET /plan", "GET /plans", "GET /plans/{id}", "GET /forecast"),
+    *("GET /trash", "GET /journal", "GET /events", "GET /demo"),
+    *(f"GET {page}" for page in ("/engine", "/requests", "/workspaces", "/history", "/keys")),
     *(route for one in REGISTRY.built_in for route in one.routes.get(Registration.LISTS, ())),
 )
+START_DEMO: Final = "/demo/start"
+STOP_DEMO: Final = "/demo/stop"
 _HOLDING: Final = ("/hold", "/release")
 _VERBS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(("POST /apply", "POST /freeze", "POST /resume"), frozenset({OPERATE})),
     # Who decides about a thing may ask why; of what, and what is left out, is in `lapse.web.api.verbs`.
-    "GET /why/{address:path}": _DECIDING,
+    **dict.fromkeys(("GET /why/{address:path}", "GET /thing/{address:path}"), _DECIDING),
     "POST /approve": frozenset({APPROVE}),
+    "POST /plans": frozenset({OPERATE, APPROVE}),
     "POST /extend": frozenset({HOLDS}),
     # Which of the two depends on whether a legal hold is meant (`lapse.web.api.verbs`).
     **dict.fromkeys((f"POST {path}" for path in _HOLDING), frozenset({HOLDS, LEGAL})),
@@ -138,6 +144,12 @@ def sees_values(scopes: AbstractSet[str]) -> bool:
 def may_decide(scopes: AbstractSet[str]) -> bool:
     """Whether a caller decides about things that are not their own, and so may ask why of them."""
     return not scopes.isdisjoint(_DECIDING)
+
+
+def may_act(scopes: AbstractSet[str]) -> frozenset[str]:
+    """Return the verbs of people that these scopes allow on things of everybody, for pages that offer them."""
+    verbs = frozenset(one.verb for one in OPERATIONS if allowed(scopes, one.method, one.route, None))
+    return verbs | {"demo"} if allowed(scopes, "POST", STOP_DEMO, None) else verbs
 
 
 def wanted_scopes(method: str, path: str, app: str | None, *, workspaces: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""Workspaces on the start page: state, use and next step of each in plain words.
+"""Workspaces on the dashboard: state, use and next step of each in plain words.
 
 The words are made by functions of a row, a signal and the time. A store that cannot be read is part of the page, not an
 error; so is activity that does not answer.
@@ -33,7 +33,7 @@ _MOST_OF_AN_ERROR: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WorkspaceLine:
     """One workspace."""
 
     name: str
@@ -53,7 +53,7 @@ class Line:
 class Overview:
     """What the page tells of workspaces."""
 
-    lines: Sequence[Line] = ()
+    lines: Sequence[WorkspaceLine] = ()
     more: bool = False
     problem: str | None = None
     """Why the store could not be read."""
@@ -89,13 +89,13 @@ async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) ->
 
 def line(
     workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool = True, with_values: bool = True
-) -> Line:
+) -> WorkspaceLine:
     """Say how one is. ``signal`` is None where nobody could be asked."""
     failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
     view = view_of(workspace, now)
     told = problem_words(view if with_values else without_values(view))
-    return Line(
+    return WorkspaceLine(
         name=workspace.name,
         state=in_words(workspace),
         mood="bad" if failed or workspace.awaits_restart else "good" if running else "quiet",

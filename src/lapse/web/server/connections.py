@@ -2,7 +2,8 @@
 
 uvicorn has none until a request is complete, so a few hundred half heads would keep everybody out. Here a connection
 has so long for its head, so long for the whole body, and so long to take a byte of its answer; what it sends ahead of
-its answers is not read. Connections that wait make room for new ones (`lapse.http1.connections`).
+its answers is not read. Connections that wait make room for new ones (`lapse.http1.connections`). What is refused here
+is answered with a problem document and the headers of every other answer, as it is behind the guard.
 
 Time limits are looked at once per ``sweep_seconds``, all connections together, so each may be exceeded by that much.
 """
@@ -10,14 +11,27 @@ Time limits are looked at once per ``sweep_seconds``, all connections together, 
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from h11 import RemoteProtocolError
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from lapse.core.identity import owner_token
 from lapse.http1.connections import ConnectionLimit
+from lapse.web.api.errors import (
+    HeadTooLargeError,
+    MalformedRequestError,
+    RequestError,
+    RequestTooSlowError,
+    TooManyConnectionsError,
+)
+from lapse.web.api.problems import problem
+from lapse.web.server.security import MAX_HEAD_BYTES, MAX_HEADER_LINES, with_own_headers
 
 if TYPE_CHECKING:
     import socket
@@ -100,7 +114,7 @@ class LimitedProtocol(H11Protocol):
         self.flow = _Flow(transport)
         self._room.open.add(self)
         if not self._room.admitted.admit(self, peer_of(transport)):
-            self._refuse(b"503 Service Unavailable", b"There are too many connections; try again.\n")
+            self._refuse(TooManyConnectionsError())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -112,7 +126,7 @@ class LimitedProtocol(H11Protocol):
         """Read on, unless a request is being answered: what comes then waits, and nothing more is read."""
         if self._refused:
             return
-        if not self.waits_for_request and not self.cycle.more_body:
+        if not self._has_no_request and not self.cycle.more_body:
             self._ahead += data
             self._flow.full = True
             self._flow.pause_reading()
@@ -132,7 +146,7 @@ class LimitedProtocol(H11Protocol):
         """See uvicorn; then go on with what was sent ahead."""
         self._since = None
         super().on_response_complete()
-        if self._ahead and self.waits_for_request and not self.transport.is_closing():
+        if self._ahead and self._has_no_request and not self.transport.is_closing():
             data, self._ahead, self._flow.full = self._ahead, b"", False
             self._flow.resume_reading()
             self.data_received(data)
@@ -141,7 +155,11 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def waits_for_request(self) -> bool:
-        """Whether no request is at hand."""
+        """Whether ending it breaks nothing off: no request is at hand, or one whose body has not come, so not begun."""
+        return self._has_no_request or (self.cycle.more_body and not self.cycle.response_started)
+
+    @property
+    def _has_no_request(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
 
@@ -157,7 +175,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.abort()
         elif self._since is None or self._refused:
             return
-        elif self.waits_for_request:
+        elif self._has_no_request:
             if now - self._since > limits.head_seconds:
                 self._too_slow("head", limits.head_seconds)
         elif self.cycle.more_body and now - self._since > limits.body_seconds:
@@ -169,17 +187,32 @@ class LimitedProtocol(H11Protocol):
             self._left, self._moved = left, now
         return now - self._moved > self._room.limits.write_seconds
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP. Called by uvicorn while it handles the error that says what was wrong."""
+        error = sys.exception()
+        hint = error.error_status_hint if isinstance(error, RemoteProtocolError) else HTTPStatus.BAD_REQUEST
+        if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            self._give_up(HeadTooLargeError(limit=MAX_HEAD_BYTES, lines=MAX_HEADER_LINES))
+        else:
+            self._give_up(MalformedRequestError())
+
     def _too_slow(self, part: str, seconds: float) -> None:
-        if not self.waits_for_request and self.cycle.response_started:
+        self._give_up(RequestTooSlowError(part=part, seconds=f"{seconds:g}"))
+
+    def _give_up(self, error: RequestError) -> None:
+        if not self._has_no_request and self.cycle.response_started:
             self.transport.abort()  # half an answer is out; a second one behind it would be taken for its rest
         else:
-            words = f"The {part} of the request was not complete within {seconds:g} seconds.\n"
-            self._refuse(b"408 Request Timeout", words.encode())
+            self._refuse(error)
 
-    def _refuse(self, status: bytes, words: bytes) -> None:
+    def _refuse(self, error: RequestError) -> None:
         self._refused = True
-        head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-        self.transport.write(head % (status, len(words)) + words)
+        request_id = owner_token()
+        answer = problem(error, request_id)
+        fields = [*with_own_headers(answer.raw_headers, request_id), (b"connection", b"close")]
+        head = b"HTTP/1.1 %d %b\r\n" % (answer.status_code, HTTPStatus(answer.status_code).phrase.encode())
+        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+        self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
     @property

@@ -33,7 +33,7 @@ from lapse.core.clock import Clock, SystemClock
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.web.server.connections import ConnectionLimits, LimitedProtocol, ListenerConnections, accept_tls
-from lapse.web.server.security import in_url, is_loopback
+from lapse.web.server.security import MAX_HEAD_BYTES, in_url, is_loopback
 
 LOOK_SECONDS: Final = 5.0
 _NO_PASSWORD: Final = ""
@@ -260,6 +260,7 @@ class Listener:
             log_config=None,
             proxy_headers=False,  # nobody's word about addresses is taken
             server_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_keep_alive=idle_seconds,
             timeout_graceful_shutdown=FINISH_SECONDS,
             ssl_context_factory=None if tls is None else lambda *_: tls,

@@ -31,6 +31,7 @@ from lapse.engine.verbs.place import Caller
 from lapse.web.api.errors import (
     BodyTooLargeError,
     CutOffError,
+    HeadTooLargeError,
     HostNotAllowedError,
     InternalError,
     MethodNotAllowedError,
@@ -39,11 +40,18 @@ from lapse.web.api.errors import (
     OriginNotAllowedError,
     StoppingError,
     TooManyFailuresError,
+    TooManyLargeBodiesError,
 )
 from lapse.web.api.problems import REQUEST_ID, problem
 
 PRINCIPAL: Final = "lapse.principal"
 """Where the caller is kept in the ASGI scope."""
+
+WITHOUT_BODY: Final = "lapse.without_body"
+"""Set in the ASGI scope of a HEAD, which is answered like a GET: what is sent behind the head is left out."""
+
+FORM: Final = "application/x-www-form-urlencoded"
+"""What forms of our own pages are sent as; they carry a token against forged ones."""
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
@@ -54,8 +62,21 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_LARGE_BODY_BYTES: Final = 64 << 20
 """A plan has about 600 bytes for each item, so one of a hundred thousand fits. Read after the token was checked."""
 
+MAX_HEAD_BYTES: Final = 64 << 10
+"""A key of 1024 bytes takes 3 KiB of an address, and a browser's cookies a few more."""
+
+MAX_HEADER_LINES: Final = 100
+"""A browser sends about twenty."""
+
+MOST_LARGE_BODIES: Final = 4
+"""Large bodies that are read at once: what they take together is bounded, whoever sends them."""
+
 _log = get_logger("lapse.web")
 _ORIGIN: Final = re.compile(r"https?://([^/@\s]+)")
+_USUAL_PORT: Final = {False: 80, True: 443}
+"""By whether it is one with TLS."""
+_HSTS: Final = b"max-age=86400"
+"""One day: who takes TLS away again keeps nobody out for longer. Without subdomains, which may be others' servers."""
 _METHODS: Final = READING | {"POST", "PUT", "PATCH", "DELETE"}
 # For everything that does not bring its own: nothing may be loaded, framed, sniffed or kept.
 _HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -110,6 +131,8 @@ class Head:
     """By lower-case name, every line of it."""
     server: tuple[str, int]
     """The address at which the connection arrived."""
+    tls: bool = False
+    """Whether the client speaks TLS with this process."""
 
     @classmethod
     def of(cls, scope: Scope) -> Head:
@@ -119,7 +142,7 @@ class Head:
             text = name.decode("latin-1").lower()
             headers[text] = (*headers.get(text, ()), value.decode("latin-1"))
         host, port = scope.get("server") or ("", 0)
-        return cls(scope["method"], headers, (host, port or 0))
+        return cls(scope["method"], headers, (host, port or 0), tls=scope.get("scheme") == "https")
 
     def only(self, name: str) -> str | None:
         """Return a header that is there exactly once."""
@@ -164,33 +187,43 @@ def check_method(head: Head) -> None:
         raise MethodNotAllowedError
 
 
+def check_size(head: Head) -> None:
+    """Refuse a head with more or longer lines than anybody needs: each is looked at by everything behind this."""
+    lines = [(name, line) for name, some in head.headers.items() for line in some]
+    if len(lines) > MAX_HEADER_LINES or sum(len(name) + len(line) for name, line in lines) > MAX_HEAD_BYTES:
+        raise HeadTooLargeError(limit=MAX_HEAD_BYTES, lines=MAX_HEADER_LINES)
+
+
 def check_host(head: Head, hosts: Container[str]) -> None:
     """Refuse a name that is not ours. The address at which the connection arrived is: only a name can be re-pointed."""
-    host = head.only("host")
+    host = (head.only("host") or "").lower()
     arrived = f"{in_url(head.server[0])}:{head.server[1]}"
-    if host is None or not (host.lower() in hosts or host.lower() == arrived):
+    full = f"{host}:{_USUAL_PORT[head.tls]}"  # as a host without a port is meant
+    if not host or not any(one in hosts or one == arrived for one in (host, full)):
         raise HostNotAllowedError
 
 
 def check_origin(head: Head, hosts: Container[str]) -> None:
-    """Refuse a page of another origin; programs send no Origin."""
+    """Refuse a page of another origin, and over TLS one that came without; programs send no Origin."""
     if "origin" not in head.headers:
         return
-    match = _ORIGIN.fullmatch(head.only("origin") or "")
-    host = (head.only("host") or "").lower()
-    if match is None or not (match[1].lower() == host or match[1].lower() in hosts):
+    origin, host = head.only("origin") or "", (head.only("host") or "").lower()
+    match = _ORIGIN.fullmatch(origin)
+    if match is None or (head.tls and not origin.startswith("https:")):
+        raise OriginNotAllowedError
+    if not (match[1].lower() == host or match[1].lower() in hosts):
         raise OriginNotAllowedError
 
 
-def check_json(head: Head) -> None:
-    """Refuse a change that is not JSON. A DELETE needs no body, and then no type either."""
+def check_json(head: Head, *, is_form: bool = False) -> None:
+    """Refuse a change that is not JSON, or no form where one is expected. A DELETE needs no body, and then no type."""
     if head.method in READING:
         return
     has_body = "transfer-encoding" in head.headers or head.only("content-length") not in {None, "0"}
     if head.method == "DELETE" and not has_body:
         return
     kind = (head.only("content-type") or "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != (FORM if is_form else "application/json"):
         raise NotJSONError
 
 
@@ -200,36 +233,38 @@ def check_json(head: Head) -> None:
 class Guard:
     """ASGI middleware: everything behind it has a request id and, with ``admit``, a principal in its scope."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each by its name
         self,
         app: ASGIApp,
         *,
         hosts: Container[str],
         admit: Admit | None,
         is_public: Callable[[str], bool] = lambda _: False,
+        is_form: Callable[[str], bool] = lambda _: False,
         log_in_page: Callable[[LapseError], Response] | None = None,
         failures: LoginFailures | None = None,
         max_body: int = MAX_BODY_BYTES,
-        large_bodies: Container[str] = (),
+        large_bodies: Callable[[str, Principal], bool] = lambda *_: False,
     ) -> None:
         """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin.
 
-        ``is_public`` tells which paths need no token, ``log_in_page`` makes the page that a browser without one gets,
-        and ``failures`` is told of wrong tokens and sessions, and says who is put off. ``large_bodies`` are paths at
-        which a body may have `MAX_LARGE_BODY_BYTES`.
+        ``is_public`` tells which paths need no token and ``is_form`` which take forms; ``log_in_page`` makes the page
+        that a browser without one gets, and ``failures`` is told of wrong tokens and sessions, and says who is put off.
+        ``large_bodies`` tells of a path and a caller whether a body may have `MAX_LARGE_BODY_BYTES`.
         """
         self._app = app
         self._hosts = hosts
-        self._admit, self._is_public = admit, is_public
+        self._admit, self._is_public, self._is_form = admit, is_public, is_form
         self._log_in_page, self._failures = log_in_page, failures
         self._max_body, self._large_bodies = max_body, large_bodies
+        self._reading_large = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then pass on; whatever goes wrong is answered with a problem document."""
         if scope["type"] != "http":
             return  # there are no websockets and no lifespan here
         request_id = scope[REQUEST_ID] = owner_token()
-        answer = _Answer(send, request_id)
+        answer = _Answer(send, request_id, strict_transport=_keeps_to_tls(scope))
         body = None
         try:
             body = await self._checked_body(scope, receive)
@@ -262,16 +297,26 @@ class Guard:
         """Return the body of a request that may pass, None when the client went away."""
         head = Head.of(scope)
         check_method(head)
+        check_size(head)
         check_host(head, self._hosts)
         check_origin(head, self._hosts)
         if self._admit is not None:
             scope[PRINCIPAL] = NOBODY if self._is_public(scope["path"]) else self._admit(head)
-        check_json(head)
-        limit = MAX_LARGE_BODY_BYTES if scope.get("path") in self._large_bodies else self._max_body
+        check_json(head, is_form=self._is_form(scope.get("path", "")))
+        is_large = self._large_bodies(scope.get("path", ""), scope.get(PRINCIPAL, NOBODY))
+        limit = MAX_LARGE_BODY_BYTES if is_large else self._max_body
         announced = (head.only("content-length") or "").lstrip("0")  # digits only: the server has refused anything else
         if len(announced) > len(str(limit)) or int(announced or 0) > limit:
             raise BodyTooLargeError(limit=limit)
-        return await _read(receive, limit)
+        if not is_large:
+            return await _read(receive, limit)
+        if self._reading_large >= MOST_LARGE_BODIES:
+            raise TooManyLargeBodiesError
+        self._reading_large += 1
+        try:
+            return await _read(receive, limit)
+        finally:
+            self._reading_large -= 1
 
     def _refusal(self, scope: Scope, error: LapseError, request_id: str) -> Response:
         wants_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
@@ -288,23 +333,42 @@ def put_off(error: LapseError, scope: Scope, failures: LoginFailures) -> LapseEr
     return error if seconds is None else TooManyFailuresError(seconds=seconds)
 
 
+def with_own_headers(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer with those that every answer has, unless it brings its own."""
+    own = list(headers)
+    given = {name.lower() for name, _ in own}
+    missing = [(name, value) for name, value in _HEADERS.items() if name not in given]
+    return [*own, *missing, (b"x-request-id", request_id.encode())]
+
+
 class _Answer:
     """Sends on, with the headers that every answer has."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, *, strict_transport: bool) -> None:
         self._send = send
+        self._strict_transport = strict_transport
         self._request_id = request_id
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = list(message.get("headers", ()))
-            given = {name.lower() for name, _ in headers}
-            headers += [(name, value) for name, value in _HEADERS.items() if name not in given]
-            headers.append((b"x-request-id", self._request_id.encode()))
+            headers = with_own_headers(message.get("headers", ()), self._request_id)
+            if self._strict_transport:
+                headers.append((b"strict-transport-security", _HSTS))
             message = {**message, "headers": headers}
         await self._send(message)
+
+
+def _keeps_to_tls(scope: Scope) -> bool:
+    """Whether browsers are told to come with TLS only.
+
+    Not for loopback: they would leave out every other server of this machine that has none.
+    """
+    if scope.get("scheme") != "https":
+        return False
+    host = Head.of(scope).only("host") or ""
+    return not is_loopback(re.sub(r":[0-9]+$", "", host).strip("[]").lower())
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:

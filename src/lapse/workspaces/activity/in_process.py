@@ -55,6 +55,7 @@ class InProcessActivity:
         self._leases: dict[WorkspaceId, dict[ConnectionId, int]] = {}
         self._timers: dict[WorkspaceId, int] = {}
         """Ends, in the order in which they were set: with one length for all, those that are over stand first."""
+        self._changes = 0
         self._closed = False
 
     async def connect(self, workspace: WorkspaceId, connection: ConnectionId, *, lease_seconds: float) -> bool:
@@ -65,6 +66,7 @@ class InProcessActivity:
         leases[connection] = max(leases.get(connection, 0), now + lease * _MS)
         self._leases[workspace] = leases
         self._timers.pop(workspace, None)
+        self._changes += 1
         return len(leases) == 1
 
     async def renew(self, connections: Mapping[ConnectionId, WorkspaceId], lease_seconds: float) -> set[ConnectionId]:
@@ -88,6 +90,7 @@ class InProcessActivity:
         now = self._now()
         leases = self._live(workspace, now)
         leases.pop(connection, None)
+        self._changes += 1
         if leases:
             return False
         self._leases.pop(workspace, None)
@@ -99,10 +102,14 @@ class InProcessActivity:
 
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         """See `Activity`."""
-        now, since = self._now(), self._since()
-        if since is None or now < since + self._settling:
+        now = self._now()
+        if not self._is_settled(now):
             return dict.fromkeys(workspaces, ActivityUnknown(ActivityDoubt.EPOCH_YOUNG))
         return {workspace: self._signal(workspace, now) for workspace in workspaces}
+
+    def fingerprint(self) -> tuple[int, bool]:
+        """Return what is another one after somebody came or went, and once it is known who is there."""
+        return self._changes, self._is_settled(self._now())
 
     async def check(self) -> None:
         """See `Activity`."""
@@ -120,6 +127,11 @@ class InProcessActivity:
         if self._closed:
             raise ActivityClosedError
         return self._clock.monotonic_ns()
+
+    def _is_settled(self, now: int) -> bool:
+        """Whether it has run for so long that everybody who is there has said so."""
+        since = self._since()
+        return since is not None and now >= since + self._settling
 
     def _live(self, workspace: WorkspaceId, now: int) -> dict[ConnectionId, int]:
         """Return the leases of a workspace without those that are over; kept so, if there were any."""

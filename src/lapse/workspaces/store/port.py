@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from msgspec import UnsetType
@@ -112,6 +112,14 @@ class StoreReader(Protocol):
         """Return how many are not deleted, by their observed status; every status is there.
 
         The cost grows with the number of all workspaces; nobody else waits for it.
+        """
+        ...
+
+    async def fingerprint(self) -> Hashable:
+        """Return a value that differs from the one before after every change that a person can see.
+
+        Accesses count by the minute, and observations that find nothing new do not count. The cost grows with the
+        number of all workspaces; nobody else waits for it.
         """
         ...
 

@@ -50,7 +50,7 @@ from lapse.workspaces.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from msgspec import UnsetType
@@ -194,6 +194,10 @@ class SqlStore(ABC):
         """See `Reading`."""
         counts = {ObservedStatus(status): int(count) for status, count in await self._count("count_by_status")}
         return {status: counts.get(status, 0) for status in ObservedStatus}
+
+    async def fingerprint(self) -> Hashable:
+        """See `Reading`."""
+        return tuple(map(tuple, await self._count("fingerprint")))
 
     # --- wanting -----------------------------------------------------------------------------------------------------
 

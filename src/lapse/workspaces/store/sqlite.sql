@@ -126,6 +126,14 @@ ORDER BY name
 -- cost of each tick of the TTL manager would grow with all workspaces in standby.
 SELECT observed_status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY observed_status
 
+-- name: fingerprint
+-- Most changes make another version; those that do not are the others here. Sums, because a table has no counter of its changes, and one that
+-- every change writes would make all of them wait for each other.
+SELECT
+    count(*), sum(version), sum(status_changed_at), sum(op_started_at), sum(op_tries), count(op_note), count(error_reason), sum(exited_at),
+    sum(restarts), count(probe_error), count(deleted_at), sum(last_access_at / 60000)
+FROM workspaces
+
 -- name: pending_work
 -- Word for word the condition of its index, else that would not be used.
 SELECT {columns} FROM workspaces

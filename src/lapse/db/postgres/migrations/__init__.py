@@ -10,4 +10,4 @@ from typing import Final
 
 VERSION_TABLE: Final = "lapse_schema"
 """Not alembic's usual name: the database may be shared with another program that uses alembic."""
-REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")

@@ -56,6 +56,25 @@ def expiring_is_counted_to_the_instant(fixture: CaseFixture) -> None:
 
 
 @case(ContractRule.COUNT)
+def expiring_is_counted_apart_between_edges(fixture: CaseFixture) -> None:
+    """With edges each part has what is over at its end and not at the edge before; one that has passed has none."""
+    clock = _clock(fixture)
+    keys = fixture.app()
+    started = clock.wall_ns()
+    for name, ttl in (("a", 10), ("b", 20), ("c", 20), ("d", _MINUTE)):
+        keys.put(name, "v", ttl)
+    first, second, until = started + 10 * _NS, started + 20 * _NS, started + _MINUTE * _NS
+    for edges, wanted in (
+        ((first, second), (1, 2, 1)),
+        ((first - 1, second - 1), (0, 1, 3)),
+        ((started - _NS, started), (0, 0, 4)),
+    ):
+        told = fixture.keys.backend.expiring(until, edges) or ()
+        parts = [one.parts for one in told if one.app_id == keys.app_id and one.prefix is Prefix.APPLICATION_TTL]
+        expect(parts, [wanted], "the numbers between edges")
+
+
+@case(ContractRule.COUNT)
 def expired_records_are_not_counted(fixture: CaseFixture) -> None:
     """A record that is over is not counted, swept or not, from the instant of its expiry on."""
     clock = _clock(fixture)

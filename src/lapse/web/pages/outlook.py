@@ -1,0 +1,118 @@
+"""The forecast as the pages show it: computed once for everybody who looks, and no more often than something changes.
+
+A forecast over a hundred thousand things takes about a second. So it is computed beside the pages, one at a time for
+each question: a page waits for it a moment, then shows the one before, or says that it is being counted. Who has live
+updates is told when it is there, and also when a page was shown an older one because it was too early for another.
+
+Not guaranteed: that a page shows what changed within the last quarter of a second, or, where forecasts take long,
+within five times as long as one takes. Each page says of what time its figures are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.core.errors import LapseError
+from lapse.engine.verbs.contract import Forecast, ForecastRequest, Verbs
+from lapse.engine.view import encode
+from lapse.web.live import LiveChanges
+
+FORECAST: Final = "forecast"
+"""The topic under which pages with live updates are told that a forecast is there."""
+_MOST_KEPT: Final = 24
+_MOST_AT_ONCE: Final = 4
+"""Forecasts that are computed at once: each question has its own, and anybody can ask any."""
+_SECOND: Final = 1_000_000_000
+_PAUSE_NS: Final = _SECOND // 4
+_SHARE: Final = 5
+"""A forecast is computed again after so many times as long as it took: at most a fifth of one core."""
+_PATIENCE_SECONDS: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    found: Forecast
+    version: object
+    at_ns: int
+    """Monotonic."""
+    cost_ns: int
+
+    def too_early_ns(self, now_ns: int) -> int:
+        """For how long another one is not computed yet, whatever changes."""
+        return max(0, self.at_ns + max(_PAUSE_NS, _SHARE * self.cost_ns) - now_ns)
+
+    def is_fresh(self, now_ns: int, version: object) -> bool:
+        """Whether it may be shown again: nothing has changed, or it is too early to look again."""
+        return self.too_early_ns(now_ns) > 0 or (
+            version is not None and version == self.version and now_ns - self.at_ns < self.found.step_seconds * _SECOND
+        )
+
+
+class Outlook:
+    """See the module."""
+
+    def __init__(self, verbs: Verbs, live: LiveChanges) -> None:
+        """Ask ``verbs``; ``live`` knows whether something has changed, and tells pages of a forecast that is there."""
+        self._verbs, self._live = verbs, live
+        self._kept: dict[bytes, _Kept] = {}
+        self._running: dict[bytes, asyncio.Task[Forecast]] = {}
+        self._reminders: dict[bytes, asyncio.Task[None]] = {}
+        self.turn = asyncio.Lock()
+        """Held while a page is made: of many dashboards that ask at once each has its turn, and the loops between."""
+
+    async def forecast(self, asked: ForecastRequest) -> Forecast | None:
+        """Return the newest forecast that can be had quickly; None while there is none yet. Raises as `Verbs` does."""
+        key, version = encode(asked), self._version()
+        kept = self._kept.get(key)
+        if kept is not None and kept.is_fresh(self._live.clock.monotonic_ns(), version):
+            return self._shown(key, kept, version)
+        task = self._running.get(key)
+        if task is None and len(self._running) >= _MOST_AT_ONCE:
+            next(iter(self._running.values())).add_done_callback(self._late)
+            return None if kept is None else kept.found
+        task = task or self._begin(key, asked, version)
+        done, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+        if done:
+            found = await task
+            computed = self._kept.get(key)
+            return found if computed is None else self._shown(key, computed, version)
+        task.add_done_callback(self._late)
+        return None if kept is None else kept.found
+
+    def _shown(self, key: bytes, kept: _Kept, version: object) -> Forecast:
+        """Return one that may be older than the last change; then pages are told when there can be another."""
+        if version not in {None, kept.version} and key not in self._reminders:
+            wait = kept.too_early_ns(self._live.clock.monotonic_ns()) / _SECOND
+            self._reminders[key] = asyncio.create_task(self._remind(wait), name="lapse-forecast-again")
+            self._reminders[key].add_done_callback(lambda _: self._reminders.pop(key, None))
+        return kept.found
+
+    async def _remind(self, seconds: float) -> None:
+        await self._live.clock.sleep(seconds)
+        self._live.tell(FORECAST)
+
+    def _begin(self, key: bytes, asked: ForecastRequest, version: object) -> asyncio.Task[Forecast]:
+        task = asyncio.create_task(self._compute(key, asked, version), name="lapse-forecast")
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+        return task
+
+    async def _compute(self, key: bytes, asked: ForecastRequest, version: object) -> Forecast:
+        began = self._live.clock.monotonic_ns()
+        found = await self._verbs.forecast(asked)
+        now = self._live.clock.monotonic_ns()
+        self._kept.pop(key, None)  # to the end of the order
+        self._kept[key] = _Kept(found, version, now, now - began)
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        return found
+
+    def _version(self) -> object:
+        """Return what is another one after each change; None where nobody looks at changes."""
+        return tuple(self._live.versions.items()) if self._live.subscribers else None
+
+    def _late(self, task: asyncio.Task[Forecast]) -> None:
+        if not task.cancelled() and (task.exception() is None or isinstance(task.exception(), LapseError)):
+            self._live.tell(FORECAST)

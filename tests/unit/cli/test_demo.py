@@ -1,0 +1,434 @@
+"""The demo on a state folder in virtual time: what it makes, what it removes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.app import demo as demos
+from lapse.app.demo import APP, LABEL, LASTS, MARK, MOST, DemoLoop, DemoMade, demo_settings, free_port
+from lapse.app.record import open_store
+from lapse.cli.context import Context
+from lapse.core.clock import VirtualClock
+from lapse.domains import REGISTRY
+from lapse.engine.journal.port import Outcome
+from lapse.engine.service import LocalService
+from lapse.engine.verbs.contract import FreezeRequest, HoldRequest
+from lapse.engine.view import encode
+from lapse.history.api.kinds import (
+    CHAOS_EXPERIMENT_HISTORY,
+    RETENTION_POLICY,
+    Execution,
+    ExperimentRef,
+    HistorySpec,
+)
+from lapse.history.records import write_record
+from lapse.kube.resources import ObjectMeta
+from lapse.requests.api.kinds import TTL, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
+from lapse.requests.lifecycle.policy import TTLMode
+from lapse.settings import load_settings
+from lapse.workspaces.model import Ms, NewWorkspace
+from tests.markdown import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from lapse.app.demo import Demo
+    from lapse.engine.verbs.demo import DemoView
+    from lapse.engine.verbs.place import Caller
+    from lapse.kube.resources import Kind
+
+BEGIN_NS = 1_700_000_000 * 10**9
+HOUR = LASTS.seconds
+
+
+@dataclass
+class World:
+    """A demo, and the one that leads and makes its things."""
+
+    demo: Demo
+    clock: VirtualClock
+    caller: Caller
+    loop: DemoLoop
+    folder: Path
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass and the loop tick every five seconds."""
+        for _ in range(round(seconds / 5)):
+            self.clock.advance(5)
+            await self.loop.tick()
+
+    async def view(self) -> DemoView:
+        return await self.demo.status()
+
+
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example domain, as if it were installed."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "domain"))
+    points = [EntryPoint("scratch", "lapse_scratch:SCRATCH", "lapse.domains")]
+    monkeypatch.setattr(REGISTRY, "_installed", lambda: points)
+    monkeypatch.setitem(vars(REGISTRY), "_entry_points", {"scratch": points})  # what it has read of them is kept
+    monkeypatch.setitem(vars(REGISTRY), "_loaded", {})
+
+
+async def opened(folder: Path, clock: VirtualClock, stack: AsyncExitStack, **settings: str) -> World:
+    given = {"state_dir": str(folder), "proxy_port": "0", **settings}
+    context = Context(load_settings(given), stack, machine=clock)
+    demo, loop = await context.demo(), DemoLoop(clock, domain="requests")
+    loop.attach(demo)
+    return World(demo, clock, await context.caller(), loop, folder)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, scratch: None) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        yield await opened(tmp_path, VirtualClock(wall_ns=BEGIN_NS), stack)
+
+
+# --- what it makes ----------------------------------------------------------------------------------------------------
+
+
+async def test_it_makes_things_in_every_domain_at_once_and_all_of_them_are_marked(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+
+    told = await world.view()
+    assert told.running
+    assert told.things.keys() == {"history", "requests", "retention", "scratch", "workspaces"}
+    assert told.keys == 9
+    assert sum(map(len, told.things.values())) + told.keys <= MOST
+    names = [one.rpartition("/")[2] for addresses in told.things.values() for one in addresses]
+    assert all(name.startswith("demo-") for name in names)
+    kinds: list[Kind[Any]] = [CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, VOLUME_CAPTURE_REQUEST]
+    for kind in (*kinds, PERSISTENT_VOLUME_CLAIM):
+        found = (await world.demo.objects.list(kind)).items
+        assert found
+        assert all(one.metadata.labels[LABEL] == "true" for one in found)
+    (policy,) = (await world.demo.objects.list(RETENTION_POLICY)).items
+    assert policy.spec.selector.labels == {LABEL: "true"}, "it governs nothing else"
+    assert policy.spec.max_age is None
+
+
+async def test_names_of_keys_are_not_shown(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+
+    (first, *_) = await world.demo.keys.app(APP).scan("demo-")
+    assert first.key not in encode(await world.view()).decode()
+
+
+async def test_the_workspace_is_the_example_with_a_short_ttl_and_an_owner_of_its_own(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+
+    assert world.demo.workspaces is not None
+    made = await world.demo.workspaces.by_name("demo-notebook")
+    assert made.command == (sys.executable, "-m", "lapse.workspaces.example")
+    assert made.owner == "demo"
+    assert made.standby_ttl_seconds <= 60
+
+
+async def test_files_are_so_old_that_the_first_of_them_are_over_within_half_a_minute(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+
+    domain = await world.demo.place.domain("scratch")
+    ends = []
+    for address in (await world.view()).things["scratch"]:
+        found = await domain.find(REGISTRY.parse(address))
+        assert found is not None
+        ends.append((domain.decide(found, world.demo.place.now).deadline or 0) - BEGIN_NS)
+    assert 0 < min(ends) <= 30 * 10**9
+    assert max(ends) > 60 * 10**9
+
+
+async def test_without_the_example_domain_there_are_no_files_and_it_says_so(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        world = await opened(tmp_path, VirtualClock(wall_ns=BEGIN_NS), stack)
+        told = await world.demo.start()
+        await world.loop.tick()
+
+        assert "scratch" not in (await world.view()).things
+        assert any("No scratch files" in note for note in told.notes)
+
+
+async def test_new_things_come_and_never_more_than_so_many_are_there(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    before = sum(map(len, (await world.view()).things.values()))
+    await world.pass_time(60)
+    assert sum(map(len, (await world.view()).things.values())) > before
+
+    await world.pass_time(600)  # nothing lapses but keys, as no other loop runs
+
+    told = await world.view()
+    assert before < sum(map(len, told.things.values())) + told.keys <= MOST
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    made = DemoMade()
+    for number in range(5):
+        made.know(f"{number}-{one}" for one in range(1000))
+    made.know(["4-999"])
+
+    assert len(made.uids) == demos._KNOWN
+    assert made.uids[-1] == "4-999"
+
+
+async def test_nothing_is_made_in_a_domain_that_is_frozen(world: World) -> None:
+    await LocalService(world.demo.place, world.caller).freeze(FreezeRequest(domain="history"))
+    await world.demo.start()
+    await world.loop.tick()
+
+    told = await world.view()
+    assert "history" not in told.things
+    assert told.things["requests"]
+
+
+async def test_a_small_deletion_budget_is_not_spent_on_it(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        clock = VirtualClock(wall_ns=BEGIN_NS)
+        world = await opened(tmp_path, clock, stack, history_deletion_budget="50/1h")
+        await world.demo.start()
+        await world.loop.tick()
+
+        assert "history" not in (await world.view()).things
+
+
+# --- start, stop, and again -------------------------------------------------------------------------------------------
+
+
+async def test_started_twice_it_is_one_demo(world: World) -> None:
+    first = await world.demo.start()
+    await world.loop.tick()
+    made = (await world.view()).things
+    world.clock.advance(1)
+    second = await world.demo.start()
+
+    assert second.started_at == first.started_at
+    await world.loop.tick()
+    assert len((await world.view()).things["workspaces"]) == 1
+    assert {*made["history"]} <= {*(await world.view()).things["history"]}
+
+
+async def test_stop_removes_everything_of_it_and_tells_the_journal_who_did(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    await world.pass_time(120)
+    told = await world.demo.stop(world.caller)
+
+    assert not told.running
+    assert told.is_empty
+    assert told.problems == {}
+    trash = await world.demo.place.open_trash() if world.demo.place.open_trash is not None else None
+    assert trash is not None
+    assert {one.domain for one in (await trash.page()).items} <= {"workspaces"}, "which is archived before"
+    assert not (world.folder / "demo").exists()
+    rows = await world.demo.place.journal.entries(outcome=Outcome.ENDED, limit=1000)
+    ended = {row.address for row in rows if row.actor == world.caller.name}
+    assert "workspace/demo-notebook" in ended
+    assert any(one.startswith("history/") for one in ended)
+    assert any(one.startswith("scratch/") for one in ended)
+
+
+async def with_similar_names(world: World) -> dict[str, Any]:
+    """Let a user have things that are called like those of the demo; return what finds them again."""
+    demo, store = world.demo, world.demo.workspaces
+    assert store is not None
+    spec = HistorySpec(
+        experiment_ref=ExperimentRef(name="kill-pods", namespace="demo"),
+        execution=Execution(start_time="2023-11-14T00:00:00Z", status="failure"),
+    )
+    await write_record(demo.objects, spec, namespace="chaos-system", given=ObjectMeta(name="demo-kill-pods-9999"))
+    metadata = {"name": "demo-capture-9999", "namespace": "default", "annotations": {LABEL: "true"}}
+    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "demo-notes-of-mine", "uid": "mine"}
+    await demo.objects.create(
+        VOLUME_CAPTURE_REQUEST, {"metadata": metadata, "spec": {"mode": "Snapshot", "target": target}}
+    )
+    await demo.objects.create(
+        PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "demo-mine", "namespace": "default"}, "spec": {}}
+    )
+    await demo.keys.app(APP).put("demo-0001x", "mine", 3600)
+    mine = NewWorkspace(name="demo-lab", owner="demo", command=("mine",), port=1)
+    await store.create(mine, now=Ms(BEGIN_NS // 10**6))
+    (world.folder / "scratch").mkdir(exist_ok=True)
+    (world.folder / "scratch" / "demo-9999.txt").write_text(f"not {MARK}")
+    return {
+        "records": [one.metadata.uid for one in (await demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
+        "requests": [one.metadata.uid for one in (await demo.objects.list(VOLUME_CAPTURE_REQUEST)).items],
+        "claims": [one.metadata.uid for one in (await demo.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
+        "workspaces": [one.id for one in await store.list()],
+    }
+
+
+async def test_stop_leaves_alone_what_others_have_made_also_under_such_names(world: World) -> None:
+    mine = await with_similar_names(world)
+    await world.demo.start()
+    await world.loop.tick()
+    await world.demo.stop(world.caller)
+    await world.pass_time(30)
+
+    demo = world.demo
+    assert demo.workspaces is not None
+    assert {
+        "records": [one.metadata.uid for one in (await demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
+        "requests": [one.metadata.uid for one in (await demo.objects.list(VOLUME_CAPTURE_REQUEST)).items],
+        "claims": [one.metadata.uid for one in (await demo.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
+        "workspaces": [one.id for one in await demo.workspaces.list()],
+    } == mine
+    assert [one.value for one in await demo.keys.app(APP).scan()] == ["mine"]
+    assert [one.name for one in (world.folder / "scratch").iterdir()] == ["demo-9999.txt"]
+
+
+async def test_a_workspace_of_its_name_that_is_a_users_stays_what_it_is(world: World) -> None:
+    assert world.demo.workspaces is not None
+    new = NewWorkspace(name="demo-notebook", owner="ann", command=("mine",), port=1)
+    mine = await world.demo.workspaces.create(new, now=Ms(BEGIN_NS // 10**6))
+    await world.demo.start()
+    await world.loop.tick()
+    await world.demo.stop(world.caller)
+
+    assert await world.demo.workspaces.by_name("demo-notebook") == mine
+
+
+async def test_what_somebody_puts_into_its_directory_stays(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    (world.folder / "demo" / "mine.txt").write_text("mine")
+    await world.demo.stop(world.caller)
+
+    assert [one.name for one in (world.folder / "demo").iterdir()] == ["mine.txt"]
+
+
+async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    told = await world.view()
+    service = LocalService(world.demo.place, world.caller)
+    for domain in ("history", "requests", "scratch", "workspaces"):
+        address = next(one for one in told.things[domain] if not one.startswith("Persistent"))
+        await service.hold(HoldRequest(address=address, reason="to see it stay"))
+
+    assert (await world.demo.stop(world.caller)).is_empty
+
+
+async def test_what_is_made_while_it_is_stopped_elsewhere_is_removed_at_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        other = await opened(world.folder, world.clock, stack)
+        make, stopped = world.demo._make_capture, []
+
+        async def stop_first(made: DemoMade) -> None:
+            stopped.append(await other.demo.stop(other.caller))
+            await make(made)
+
+        await world.demo.start()
+        monkeypatch.setattr(world.demo, "_make_capture", stop_first)
+        await world.loop.tick()
+        assert stopped
+        assert not (await world.view()).is_empty, "it was made after the stop"
+
+        await world.pass_time(10)
+        assert (await world.view()).is_empty
+
+
+async def test_after_an_hour_it_stops_by_itself_and_leaves_nothing(world: World) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    await world.pass_time(60)
+    world.clock.advance(HOUR - 70)
+    await world.loop.tick()
+    assert (await world.view()).running
+
+    await world.pass_time(30)
+    told = await world.view()
+    assert not told.running
+    assert told.is_empty
+
+
+async def test_lapse_up_demo_starts_it_and_goes_on_with_it_and_starts_it_anew_when_its_time_was_over(
+    world: World,
+) -> None:
+    await world.demo.resume()
+    first = await world.view()
+    world.clock.advance(60)
+    await world.demo.resume()
+    assert (await world.view()).started_at == first.started_at
+
+    world.clock.advance(HOUR)
+    await world.demo.resume()
+    again = await world.view()
+    assert again.running
+    assert (again.started_at or 0) > (first.started_at or 0)
+
+
+async def test_lapse_up_demo_does_not_start_again_what_a_person_has_stopped(world: World) -> None:
+    await world.demo.resume()
+    await world.demo.stop(world.caller)
+    world.clock.advance(2 * HOUR)
+    await world.demo.resume()
+    assert not (await world.view()).running
+
+    assert (await world.demo.start()).running
+
+
+async def test_stop_without_a_demo_does_nothing(world: World) -> None:
+    assert not (await world.demo.stop(world.caller)).running
+    world.clock.advance(1)
+    await world.demo.resume()
+    assert (await world.view()).running, "nobody has stopped one"
+
+
+# --- the settings of lapse up --demo ----------------------------------------------------------------------------------
+
+
+async def test_it_looks_more_often_where_nobody_has_said_how_often(tmp_path: Path, scratch: None) -> None:
+    loaded = load_settings({"state_dir": str(tmp_path), "ttl_manager_interval": "7m"})
+    found, told = await demo_settings(loaded, VirtualClock())
+
+    assert found.settings.retention_interval == loaded.settings.retention_interval, "it is also the first dry pass"
+    assert str(found.settings.ttl_manager_interval) == "7m"
+    assert found.settings.request_ttl_mode is TTLMode.ANNOTATION
+    assert found.settings.domains == {"scratch": {"interval": "5s"}}
+    assert not any("ttl_manager_interval" in one for one in told)
+
+
+async def test_no_ttl_of_the_settings_is_another_one(tmp_path: Path) -> None:
+    loaded = load_settings({"state_dir": str(tmp_path)})
+    found, _ = await demo_settings(loaded, VirtualClock())
+
+    for key in ("request_ttl", "keeper_ttl", "history_ttl", "trash_ttl", "default_standby_ttl", "idle_timer"):
+        assert getattr(found.settings, key) == getattr(loaded.settings, key)
+
+
+@pytest.mark.parametrize(("annotation", "mode"), [("1m", TTLMode.SCANNER), ("10m", TTLMode.ANNOTATION)])
+async def test_annotations_do_not_count_where_a_request_of_a_user_would_go_earlier_by_its_own(
+    tmp_path: Path, annotation: str, mode: TTLMode
+) -> None:
+    store = open_store(tmp_path, clock=VirtualClock())
+    metadata = {"name": "nightly", "namespace": "default", "annotations": {TTL: annotation}}
+    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data", "uid": "data"}
+    await store.create(VOLUME_CAPTURE_REQUEST, {"metadata": metadata, "spec": {"mode": "Snapshot", "target": target}})
+    await store.close()
+
+    found, _ = await demo_settings(load_settings({"state_dir": str(tmp_path)}), VirtualClock())
+    assert found.settings.request_ttl_mode is mode
+
+
+def test_a_port_that_is_taken_or_beyond_the_last_one_is_replaced_by_a_free_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert 0 < free_port(port) != port
+    assert 0 < free_port(65_536) < 65_536

@@ -1,0 +1,108 @@
+"""The forecast as the pages show it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from lapse.core.clock import SystemClock, VirtualClock
+from lapse.engine.verbs.contract import Forecast, ForecastRequest, Verbs
+from lapse.engine.view import Moment
+from lapse.web.live import LiveChanges, Source
+from lapse.web.pages.outlook import FORECAST, Outlook
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+ASKED = ForecastRequest(within="1h")
+"""Of the coming hour."""
+
+
+class World:
+    """A store with a number that changes, and forecasts of it that take ``cost`` seconds."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.number, self.computed, self.cost = 0, 0, 0.0
+        self.live = LiveChanges([Source("objects", self.version)], clock=self.clock)
+        self.outlook = Outlook(cast("Verbs", self), self.live)
+
+    async def version(self) -> Hashable:
+        return self.number
+
+    async def forecast(self, _: ForecastRequest) -> Forecast:
+        self.computed += 1
+        number = self.number
+        if self.cost:
+            self.clock.advance(self.cost)
+        return Forecast(
+            now=Moment(number),
+            until=Moment(0),
+            step_seconds=60.0,
+            domains=[],
+            budget=None,
+            items=[],
+            next=None,
+            problems={},
+        )
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.25)):
+            await self.settle()
+            self.clock.advance(0.25)
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await SystemClock().sleep(0)
+
+    async def shown(self) -> int:
+        found = await self.outlook.forecast(ASKED)
+        assert found is not None
+        return int(found.now)
+
+
+async def test_a_forecast_is_computed_once_while_nothing_changes() -> None:
+    world = World()
+    async with world.live.subscribe():
+        assert await world.shown() == await world.shown() == 0
+        await world.pass_time(5)
+        assert await world.shown() == 0
+        assert world.computed == 1
+
+
+async def test_a_page_that_is_shown_an_older_forecast_than_the_last_change_is_told_when_there_can_be_another() -> None:
+    world = World()
+    world.cost = 0.4
+    async with world.live.subscribe() as subscription:
+        assert await world.shown() == 0
+        world.number = 1
+        await world.pass_time(0.5)
+        assert await anext(subscription) == {"objects"}
+        assert await world.shown() == 0  # five times as long as it took is not over
+
+        told = asyncio.ensure_future(anext(subscription))
+        await world.pass_time(2)
+        assert FORECAST in await told
+        assert await world.shown() == 1
+        assert world.computed == 2
+
+
+async def test_nobody_is_told_twice_of_one_change() -> None:
+    world = World()
+    world.cost = 0.15
+    async with world.live.subscribe() as subscription:
+        await world.shown()
+        world.number = 1
+        await world.pass_time(0.5)
+        await anext(subscription)
+        for _ in range(3):
+            await world.shown()
+        told = asyncio.ensure_future(anext(subscription))
+        await world.pass_time(2)
+        await told
+        assert await world.shown() == 1
+        again = asyncio.ensure_future(anext(subscription))
+        await world.pass_time(2)
+        assert not again.done() or FORECAST not in again.result()  # every five seconds there is a reminder
+        again.cancel()
