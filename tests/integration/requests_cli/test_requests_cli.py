@@ -290,6 +290,6 @@ def test_the_status_of_the_server_names_the_leader(tmp_path: Path) -> None:
     try:
         with server.client() as client:
             until(lambda: client.get("/api/v1/status").json()["leader"])
-            assert "This process leads" in client.get("/").text
+            assert "This process leads" in client.get("/engine").text
     finally:
         server.stop()

@@ -76,13 +76,14 @@ def test_keys_survive_a_restart_in_the_embedded_store(start: Start) -> None:
         assert client.get(ONE).headers["etag"] == tag
 
 
-def test_the_start_page_is_served(shared: LapseServer) -> None:
+def test_the_dashboard_is_served(shared: LapseServer) -> None:
     with shared.client() as client:
-        page = client.get("/")
+        start, engine = client.get("/"), client.get("/engine")
 
-    assert page.status_code == 200
-    assert "keys-sweep" in page.text
-    assert f"{shared.probes}/metrics" in page.text
+    assert (start.status_code, engine.status_code) == (200, 200)
+    assert "What lapses next" in start.text
+    assert "keys-sweep" in engine.text
+    assert f"{shared.probes}/metrics" in engine.text
 
 
 # --- who may call ----------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def test_the_link_that_lapse_open_prints_lets_a_browser_in_once(shared: LapseSer
 
     assert printed.returncode == 0, printed.stderr
     assert (first.status_code, page.status_code, second.status_code) == (303, 200, 401)
-    assert "keys-sweep" in page.text
+    assert "What lapses next" in page.text
 
 
 def test_on_a_terminal_the_link_stands_in_the_first_lines_and_never_in_a_log(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_tables_live_where_the_search_path_says(empty: str) -> None:
     migrate(f"{empty}?options=-csearch_path%3Dmine")
     with psycopg.connect(empty) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'mine' ORDER BY 1").fetchall()
-    of_the_record = ["brakes", "extensions", "holds", "journal", "lapse_schema", "leases", "safety_notes"]
+    of_the_record = ["brakes", "extensions", "holds", "journal", "lapse_schema", "leases", "plans", "safety_notes"]
     assert [name for (name,) in tables] == [*of_the_record, "workspaces"]
 
 
