@@ -63,6 +63,8 @@ UNKNOWN = {
     "scratch": "scratch",
     "keys": "key/7",
 }
+CACHED = ("requests", "keepers")
+"""Domains whose objects a running Lapse keeps in memory."""
 BY_PLAN = "requests,keepers,history,retention,workspaces"
 SETTINGS = """
 retention_interval = "1s"
@@ -127,11 +129,23 @@ class Place:
         return made
 
     def new_ones(self, domain: str, *lefts: int) -> list[str]:
-        """Make several; creation times of a cluster are of whole seconds, and it is waited until what is over is so."""
+        """Make several, and wait until they are seen.
+
+        Creation times of a cluster are of whole seconds: what is over is so a little later. A server sees what others
+        write to its folder a moment later.
+        """
         made = [self.things[domain].make(f"thing-{next(self.names)}", left) for left in lefts]
         if self.name == "cluster" and min(lefts) < 0 and self.domain(domain) == "keepers":
             time.sleep(2)  # noqa: TID251 - the machine's own time passes on a cluster
+        if self.name == "server" and self.domain(domain) in CACHED:
+            wanted = {self.planned(domain, one) for one in made}
+            until(lambda: wanted <= self._addresses(domain), seconds=20)
         return made
+
+    def _addresses(self, domain: str) -> set[str]:
+        """Return what a plan has of a domain."""
+        found = self.json("plan", "--domain", self.domain(domain), "--within", "60d")
+        return {one["address"] for one in found["items"]}
 
     def has(self, domain: str, address: str) -> bool:
         """Whether it is there, as everybody else sees it."""

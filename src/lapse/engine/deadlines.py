@@ -91,12 +91,14 @@ class Deadlines(Generic[K]):
     def until(self, moment: UnixNs) -> Generator[K, None, None]:
         """Yield the keys whose deadline is not after a moment, earliest first; nothing changes by it.
 
-        Those that were put off are among them, first: they are due, whenever they are looked at again. They are those
-        of the moment at which the first one is asked for, whatever changes meanwhile. Beside a copy of the index it
-        costs what is yielded, as it is yielded: of a heap, only what is not after the moment is looked at.
+        Those that were put off are among them, first: they are due, whenever they are looked at again. So are those
+        that an iterator of `due` has given out just now. They are those of the moment at which the first one is asked
+        for, whatever changes meanwhile. Beside a copy of the index it costs what is yielded, as it is yielded: of a
+        heap, only what is not after the moment is looked at.
         """
-        heap, current, put_off = self._heap.copy(), self._current.copy(), self._put_off.copy()
-        yield from put_off
+        heap, current = self._heap.copy(), self._current.copy()
+        first = dict.fromkeys((*self._put_off, *(key for key in self._taken if key in current)))
+        yield from first
         ahead = [(*heap[0][:2], 0)] if heap else []
         while ahead and ahead[0][0] <= moment:
             _, serial, place = ahead[0]
@@ -108,7 +110,7 @@ class Deadlines(Generic[K]):
             for one in below[1:]:
                 heapq.heappush(ahead, one)
             key = heap[place][2]
-            if current.get(key) == serial and key not in put_off:
+            if current.get(key) == serial and key not in first:
                 yield key
 
     async def pages(self, now: UnixNs, *, size: int, find: Callable[[K], C | None]) -> AsyncGenerator[list[C], None]:

@@ -106,6 +106,21 @@ def test_what_is_due_and_put_off_is_still_among_what_is_due_until_a_moment() -> 
     assert list(deadlines.due(UnixNs(9))) == ["c"], "a loop looks at neither before its time"
 
 
+def test_what_a_sweep_looks_at_just_now_is_still_among_what_is_due_until_a_moment() -> None:
+    deadlines = Deadlines[str]()
+    for number, key in enumerate("abc"):
+        deadlines.set(key, UnixNs(number))
+    sweep = deadlines.due(UnixNs(1))
+
+    assert [next(sweep), next(sweep)] == ["a", "b"]
+    assert list(deadlines.until(UnixNs(5))) == ["a", "b", "c"], "a plan that is made beside a sweep has all of it"
+    deadlines.discard("a")
+    deadlines.set("b", UnixNs(5))
+    assert list(deadlines.until(UnixNs(5))) == ["b", "c"], "each once"
+    sweep.close()
+    assert list(deadlines.until(UnixNs(5))) == ["c", "b"]
+
+
 def test_a_new_deadline_ends_what_was_put_off() -> None:
     deadlines = filled(a=1, b=1)
     for key in ("a", "b"):
