@@ -203,6 +203,10 @@ class LocalService:
         """See `Verbs`."""
         return await self._planner.forecast(asked)
 
+    async def refresh_forecast(self, shown: Forecast) -> Forecast:
+        """Return a forecast that is shown with its things as they are now; what was counted stays. For pages."""
+        return await self._planner.refresh_forecast(shown)
+
     async def apply(self, asked: ApplyRequest) -> AppliedPlan:
         """See `Verbs`."""
         done, place = await self._planner.apply(asked), self._place

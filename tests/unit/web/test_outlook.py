@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace
+
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.engine.verbs.contract import Forecast, ForecastRequest, Verbs
+from lapse.engine.verbs.contract import Forecast, ForecastRequest
 from lapse.engine.view import Moment
 from lapse.web.live import LiveChanges, Source
 from lapse.web.pages.outlook import FORECAST, Outlook
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from lapse.web.api.verbs import LocalVerbs
 
 ASKED = ForecastRequest(within="1h")
 """Of the coming hour."""
@@ -25,7 +29,8 @@ class World:
         self.clock = VirtualClock()
         self.number, self.computed, self.cost = 0, 0, 0.0
         self.live = LiveChanges([Source("objects", self.version)], clock=self.clock)
-        self.outlook = Outlook(cast("Verbs", self), self.live)
+        self.refreshed, self.rows_cost = 0, 0.0
+        self.outlook = Outlook(cast("LocalVerbs", self), self.live)
 
     async def version(self) -> Hashable:
         return self.number
@@ -37,7 +42,7 @@ class World:
             self.clock.advance(self.cost)
         return Forecast(
             now=Moment(number),
-            until=Moment(0),
+            until=Moment(number),
             step_seconds=60.0,
             domains=[],
             budget=None,
@@ -45,6 +50,14 @@ class World:
             next=None,
             problems={},
         )
+
+    async def refresh_forecast(self, shown: Forecast) -> Forecast:
+        """Note in ``until`` of what number the rows are."""
+        self.refreshed += 1
+        number = self.number
+        if self.rows_cost:
+            self.clock.advance(self.rows_cost)
+        return replace(shown, until=Moment(number))
 
     async def pass_time(self, seconds: float) -> None:
         for _ in range(round(seconds / 0.25)):
@@ -60,6 +73,11 @@ class World:
         found = await self.outlook.forecast(ASKED)
         assert found is not None
         return int(found.now)
+
+    async def shown_rows(self) -> int:
+        found = await self.outlook.forecast(ASKED)
+        assert found is not None
+        return int(found.until)
 
 
 async def test_a_forecast_is_computed_once_while_nothing_changes() -> None:
@@ -106,3 +124,40 @@ async def test_nobody_is_told_twice_of_one_change() -> None:
         await world.pass_time(2)
         assert not again.done() or FORECAST not in again.result()  # every five seconds there is a reminder
         again.cancel()
+
+
+async def test_rows_show_a_change_although_it_is_too_early_to_count_again() -> None:
+    world = World()
+    world.cost = 4.0
+    async with world.live.subscribe():
+        assert (await world.shown(), await world.shown_rows()) == (0, 0)
+        world.number = 1
+        await world.pass_time(0.5)
+        assert (await world.shown(), await world.shown_rows()) == (0, 1)
+        await world.shown_rows()
+        assert (world.computed, world.refreshed) == (1, 1), "each change is read once, whoever looks"
+
+        await world.pass_time(20)
+        assert await world.shown() == 1
+        assert world.computed == 2
+
+
+async def test_rows_that_take_long_to_read_are_read_seldom() -> None:
+    world = World()
+    world.cost, world.rows_cost = 40.0, 2.0
+    async with world.live.subscribe():
+        await world.shown()
+        for expected, passed in ((1, 0.5), (1, 5.0), (2, 6.0)):
+            world.number += 1
+            await world.pass_time(passed)
+            await world.shown()
+            assert world.refreshed == expected
+
+
+async def test_rows_are_read_again_also_where_nobody_watches_for_changes() -> None:
+    world = World()
+    world.cost = 4.0
+    await world.shown()
+    world.number = 1
+    await world.pass_time(0.5)
+    assert (await world.shown(), await world.shown_rows()) == (0, 1)

@@ -290,6 +290,30 @@ class Planner:
                 problems[name] = str(error)
         return await self._with_waits(items, problems)
 
+    async def refresh_forecast(self, shown: Forecast) -> Forecast:
+        """Return a forecast with its things as they are now; those that do not lapse in its window are left out.
+
+        What was counted stays, and so does the choice of the nearest things. Those of a domain that cannot be read stay
+        as they were: the next forecast says why.
+        """
+        items: list[PlanItem] = []
+        for name in dict.fromkeys(one.domain for one in shown.items):
+            known = [one for one in shown.items if one.domain == name]
+            try:
+                items += await self._found_again(name, known, UnixNs(shown.until))
+            except LapseError:
+                items += known
+        problems = dict(shown.problems)
+        items = await self._with_waits(items, problems)
+        return replace(shown, items=sorted(items, key=lambda one: (one.due_at, one.address)), problems=problems)
+
+    async def _found_again(self, name: str, known: Sequence[PlanItem], until: UnixNs) -> list[PlanItem]:
+        domain, now = await self._place.domain(name), self._place.now
+        found = await domain.find_all([self._place.registry.parse(one.address) for one in known])
+        page = [one for item, one in zip(known, found, strict=True) if one is not None and one.uid == item.uid]
+        items = await self._items(domain, page, now=now, until=until)
+        return await self._looked_again(domain, page, items, now=now, until=until)
+
     # --- the status ---------------------------------------------------------------------------------------------------
 
     async def ahead(self, name: str) -> Ahead:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from inspect import getdoc
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from lapse.domains import REGISTRY
 from lapse.engine.journal.view import without_details
-from lapse.engine.verbs.contract import Verbs
+from lapse.engine.verbs.contract import Forecast, Verbs
 from lapse.engine.verbs.operations import HOLD, JOURNAL, OPERATIONS, RELEASE, STATUS, UNDO, WHY, VerbOperation
 from lapse.engine.verbs.place import Caller
 from lapse.engine.view import schemas
@@ -41,7 +41,16 @@ from lapse.web.server.security import PRINCIPAL, Principal
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
 
-VerbsOf = Callable[[Caller], Verbs]
+
+class LocalVerbs(Verbs, Protocol):
+    """The verbs of this process, with what its own pages ask for besides."""
+
+    async def refresh_forecast(self, shown: Forecast) -> Forecast:
+        """Return a forecast that is shown with its things as they are now; what was counted stays."""
+        ...
+
+
+VerbsOf = Callable[[Caller], LocalVerbs]
 """Returns the verbs on behalf of a caller."""
 _ADDRESS: Final = "address"
 _STEERING: Final = frozenset({HOLD.verb, RELEASE.verb})

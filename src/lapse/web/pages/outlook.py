@@ -1,22 +1,24 @@
 """The forecast as the pages show it: computed once for everybody who looks, and no more often than something changes.
 
-A forecast over a hundred thousand things takes about a second. So it is computed beside the pages, one at a time for
-each question: a page waits for it a moment, then shows the one before, or says that it is being counted. Who has live
-updates is told when it is there, and also when a page was shown an older one because it was too early for another.
+A forecast over a hundred thousand things takes seconds. So it is computed beside the pages, one at a time for each
+question: a page waits for it a moment, then shows the one before, or says that it is being counted. Who has live
+updates is told when it is there, and also when a page was shown an older one because it was too early for another. Of
+an older one the things in its rows are read again, so that a hold is seen at once, whatever else is to be counted.
 
-Not guaranteed: that a page shows what changed within the last quarter of a second, or, where forecasts take long,
-within five times as long as one takes. Each page says of what time its figures are.
+Not guaranteed: that rows show what changed within the last quarter of a second; that figures, and the choice of the
+nearest things, have what changed within five times as long as a forecast takes. Each page says of what time they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lapse.core.errors import LapseError
-from lapse.engine.verbs.contract import Forecast, ForecastRequest, Verbs
+from lapse.engine.verbs.contract import Forecast, ForecastRequest
 from lapse.engine.view import encode
+from lapse.web.api.verbs import LocalVerbs
 from lapse.web.live import LiveChanges
 
 FORECAST: Final = "forecast"
@@ -32,32 +34,45 @@ _PATIENCE_SECONDS: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    found: Forecast
+class _Look:
+    """When something was read, of which version of the stores, and what that took."""
+
     version: object
     at_ns: int
     """Monotonic."""
     cost_ns: int
 
     def too_early_ns(self, now_ns: int) -> int:
-        """For how long another one is not computed yet, whatever changes."""
+        """For how long it is not read again, whatever changes."""
         return max(0, self.at_ns + max(_PAUSE_NS, _SHARE * self.cost_ns) - now_ns)
 
+    def is_of(self, version: object) -> bool:
+        """Whether nothing has changed since; None: nobody knows."""
+        return version is not None and version == self.version
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    found: Forecast
+    look: _Look
+    rows: _Look
+    """The last look at the things in its rows."""
+
     def is_fresh(self, now_ns: int, version: object) -> bool:
-        """Whether it may be shown again: nothing has changed, or it is too early to look again."""
-        return self.too_early_ns(now_ns) > 0 or (
-            version is not None and version == self.version and now_ns - self.at_ns < self.found.step_seconds * _SECOND
-        )
+        """Whether it may be shown again: nothing has changed, or it is too early to count again."""
+        is_young = now_ns - self.look.at_ns < self.found.step_seconds * _SECOND
+        return self.look.too_early_ns(now_ns) > 0 or (self.look.is_of(version) and is_young)
 
 
 class Outlook:
     """See the module."""
 
-    def __init__(self, verbs: Verbs, live: LiveChanges) -> None:
+    def __init__(self, verbs: LocalVerbs, live: LiveChanges) -> None:
         """Ask ``verbs``; ``live`` knows whether something has changed, and tells pages of a forecast that is there."""
         self._verbs, self._live = verbs, live
         self._kept: dict[bytes, _Kept] = {}
         self._running: dict[bytes, asyncio.Task[Forecast]] = {}
+        self._refreshing: dict[bytes, asyncio.Task[Forecast]] = {}
         self._reminders: dict[bytes, asyncio.Task[None]] = {}
         self.turn = asyncio.Lock()
         """Held while a page is made: of many dashboards that ask at once each has its turn, and the loops between."""
@@ -67,27 +82,51 @@ class Outlook:
         key, version = encode(asked), self._version()
         kept = self._kept.get(key)
         if kept is not None and kept.is_fresh(self._live.clock.monotonic_ns(), version):
-            return self._shown(key, kept, version)
+            return await self._shown(key, kept, version)
         task = self._running.get(key)
         if task is None and len(self._running) >= _MOST_AT_ONCE:
             next(iter(self._running.values())).add_done_callback(self._late)
-            return None if kept is None else kept.found
+            return None if kept is None else await self._refreshed(key, kept, version)
         task = task or self._begin(key, asked, version)
         done, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
         if done:
             found = await task
             computed = self._kept.get(key)
-            return found if computed is None else self._shown(key, computed, version)
+            return found if computed is None else await self._shown(key, computed, version)
         task.add_done_callback(self._late)
-        return None if kept is None else kept.found
+        return None if kept is None else await self._refreshed(key, kept, version)
 
-    def _shown(self, key: bytes, kept: _Kept, version: object) -> Forecast:
+    async def _shown(self, key: bytes, kept: _Kept, version: object) -> Forecast:
         """Return one that may be older than the last change; then pages are told when there can be another."""
-        if version not in {None, kept.version} and key not in self._reminders:
-            wait = kept.too_early_ns(self._live.clock.monotonic_ns()) / _SECOND
+        if version not in {None, kept.look.version} and key not in self._reminders:
+            wait = kept.look.too_early_ns(self._live.clock.monotonic_ns()) / _SECOND
             self._reminders[key] = asyncio.create_task(self._remind(wait), name="lapse-forecast-again")
             self._reminders[key].add_done_callback(lambda _: self._reminders.pop(key, None))
+        return await self._refreshed(key, kept, version)
+
+    async def _refreshed(self, key: bytes, kept: _Kept, version: object) -> Forecast:
+        """Return one with its rows as they are now, where they may have changed and that can be had quickly."""
+        now = self._live.clock.monotonic_ns()
+        if kept.rows.is_of(version) or kept.rows.too_early_ns(now):
+            return kept.found
+        task = self._refreshing.get(key)
+        if task is None:
+            task = asyncio.create_task(self._refresh(key, kept, version), name="lapse-forecast-rows")
+            self._refreshing[key] = task
+            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+        done, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+        if done:
+            return await task
+        task.add_done_callback(self._late)
         return kept.found
+
+    async def _refresh(self, key: bytes, kept: _Kept, version: object) -> Forecast:
+        began = self._live.clock.monotonic_ns()
+        found = await self._verbs.refresh_forecast(kept.found)
+        now = self._live.clock.monotonic_ns()
+        if self._kept.get(key) is kept:  # otherwise a whole one has come meanwhile
+            self._kept[key] = replace(kept, found=found, rows=_Look(version, now, now - began))
+        return found
 
     async def _remind(self, seconds: float) -> None:
         await self._live.clock.sleep(seconds)
@@ -104,7 +143,8 @@ class Outlook:
         found = await self._verbs.forecast(asked)
         now = self._live.clock.monotonic_ns()
         self._kept.pop(key, None)  # to the end of the order
-        self._kept[key] = _Kept(found, version, now, now - began)
+        look = _Look(version, now, now - began)
+        self._kept[key] = _Kept(found, look, rows=_Look(version, now, 0))
         while len(self._kept) > _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)))
         return found
