@@ -210,7 +210,7 @@ _METHOD: Final = """## How it is measured
   heads as they came over the wire. Pages themselves are not compressed, because they hold the token of their forms;
   styles and scripts are. The first paint is the browser's own figure (first contentful paint); beside it stands that of
   a plain text of the same server, visited in turn.
-- Things are finished requests that all lapse within the hour, so that all of them are counted and the page shows the first 30.
+- Things are finished requests that all lapse within the hour, so that all of them are counted; the page shows 30.
 - Live: another client holds a thing over the API, and a `MutationObserver` in the page tells when its row shows that.
 - Idle: 60 s without a page, then 60 s with one, on a server that has just been used.
 - Many: 50 streams of events that each ask for the page after a change, as its script does, while a thing is held or
