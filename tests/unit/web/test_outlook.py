@@ -29,7 +29,7 @@ class World:
         self.clock = VirtualClock()
         self.number, self.computed, self.cost = 0, 0, 0.0
         self.live = LiveChanges([Source("objects", self.version)], clock=self.clock)
-        self.refreshed, self.rows_cost = 0, 0.0
+        self.refreshed, self.rows_cost, self.changes_meanwhile = 0, 0.0, False
         self.outlook = Outlook(cast("LocalVerbs", self), self.live)
 
     async def version(self) -> Hashable:
@@ -40,6 +40,9 @@ class World:
         number = self.number
         if self.cost:
             self.clock.advance(self.cost)
+        if self.changes_meanwhile:
+            self.number += 1
+            await self.live.look()
         return Forecast(
             now=Moment(number),
             until=Moment(number),
@@ -161,3 +164,31 @@ async def test_rows_are_read_again_also_where_nobody_watches_for_changes() -> No
     world.number = 1
     await world.pass_time(0.5)
     assert (await world.shown(), await world.shown_rows()) == (0, 1)
+
+
+async def test_the_second_of_two_quick_changes_is_told_as_soon_as_rows_can_be_read_again() -> None:
+    world = World()
+    world.cost, world.rows_cost = 4.0, 0.2
+    async with world.live.subscribe() as subscription:
+        await world.shown()
+        for number in (1, 2):
+            world.number = number
+            await world.pass_time(0.25)
+            assert await world.shown_rows() == 1
+
+        async def hear() -> None:
+            while FORECAST not in await anext(subscription):
+                pass
+
+        heard = asyncio.ensure_future(hear())
+        await world.pass_time(1)
+        assert heard.done()
+        assert (await world.shown(), await world.shown_rows()) == (0, 2)
+
+
+async def test_what_changed_while_all_was_counted_is_in_the_rows_at_once() -> None:
+    world = World()
+    world.cost, world.changes_meanwhile = 4.0, True
+    async with world.live.subscribe():
+        assert await world.shown() == 0
+        assert await world.shown_rows() == 1

@@ -73,7 +73,7 @@ class Outlook:
         self._kept: dict[bytes, _Kept] = {}
         self._running: dict[bytes, asyncio.Task[Forecast]] = {}
         self._refreshing: dict[bytes, asyncio.Task[Forecast]] = {}
-        self._reminders: dict[bytes, asyncio.Task[None]] = {}
+        self._reminders: dict[tuple[bytes, str], asyncio.Task[None]] = {}
         self.turn = asyncio.Lock()
         """Held while a page is made: of many dashboards that ask at once each has its turn, and the loops between."""
 
@@ -98,16 +98,17 @@ class Outlook:
 
     async def _shown(self, key: bytes, kept: _Kept, version: object) -> Forecast:
         """Return one that may be older than the last change; then pages are told when there can be another."""
-        if version not in {None, kept.look.version} and key not in self._reminders:
-            wait = kept.look.too_early_ns(self._live.clock.monotonic_ns()) / _SECOND
-            self._reminders[key] = asyncio.create_task(self._remind(wait), name="lapse-forecast-again")
-            self._reminders[key].add_done_callback(lambda _: self._reminders.pop(key, None))
+        if version not in {None, kept.look.version}:
+            self._remind_once((key, "all"), kept.look)
         return await self._refreshed(key, kept, version)
 
     async def _refreshed(self, key: bytes, kept: _Kept, version: object) -> Forecast:
         """Return one with its rows as they are now, where they may have changed and that can be had quickly."""
-        now = self._live.clock.monotonic_ns()
-        if kept.rows.is_of(version) or kept.rows.too_early_ns(now):
+        if kept.rows.is_of(version):
+            return kept.found
+        if kept.rows.too_early_ns(self._live.clock.monotonic_ns()):
+            if version is not None:
+                self._remind_once((key, "rows"), kept.rows)
             return kept.found
         task = self._refreshing.get(key)
         if task is None:
@@ -128,6 +129,13 @@ class Outlook:
             self._kept[key] = replace(kept, found=found, rows=_Look(version, now, now - began))
         return found
 
+    def _remind_once(self, what: tuple[bytes, str], look: _Look) -> None:
+        """Tell pages as soon as it is not too early any more, however many of them were shown what is older."""
+        if what not in self._reminders:
+            wait = look.too_early_ns(self._live.clock.monotonic_ns()) / _SECOND
+            self._reminders[what] = asyncio.create_task(self._remind(wait), name="lapse-forecast-again")
+            self._reminders[what].add_done_callback(lambda _: self._reminders.pop(what, None))
+
     async def _remind(self, seconds: float) -> None:
         await self._live.clock.sleep(seconds)
         self._live.tell(FORECAST)
@@ -144,7 +152,8 @@ class Outlook:
         now = self._live.clock.monotonic_ns()
         self._kept.pop(key, None)  # to the end of the order
         look = _Look(version, now, now - began)
-        self._kept[key] = _Kept(found, look, rows=_Look(version, now, 0))
+        # Of the time at which it began: what was held meanwhile may have been read before.
+        self._kept[key] = _Kept(found, look, rows=_Look(version, began, 0))
         while len(self._kept) > _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)))
         return found
