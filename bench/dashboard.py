@@ -78,8 +78,12 @@ def _ratios(api: dict[str, list[Rates]]) -> dict[str, float]:
     }
 
 
+def _idle_differences(idle: Idle) -> list[float]:
+    return [one - other for one, other in zip(idle.with_percent, idle.without_percent, strict=True)]
+
+
 def _idle_share(idle: Idle | None) -> dict[str, float]:
-    return {} if idle is None else {"": median(idle.with_percent) - median(idle.without_percent)}
+    return {} if idle is None else {"": median(_idle_differences(idle))}
 
 
 def _lag(many: list[Many], dashboards: bool) -> float:  # noqa: FBT001 - with them, or without
@@ -168,6 +172,7 @@ def _idle_section(idle: Idle) -> str:
         ["requests of the page, beside its stream of events", str(len(idle.requests))],
         ["CPU of the server with a page", f"{median(idle.with_percent):.2f} %"],
         ["without one", f"{median(idle.without_percent):.2f} %"],
+        ["the page alone, from round to round", ", ".join(f"{one:.2f} %" for one in _idle_differences(idle))],
     ]
     return f"## An idle page\n\n{table(['', ''], rows)}\n"
 
@@ -212,7 +217,7 @@ _METHOD: Final = """## How it is measured
   a plain text of the same server, visited in turn.
 - Things are finished requests that all lapse within the hour, so that all of them are counted; the page shows 30.
 - Live: another client holds a thing over the API, and a `MutationObserver` in the page tells when its row shows that.
-- Idle: 60 s without a page, then 60 s with one, on a server that has just been used.
+- Idle: 20 s without a page, then 20 s with one, seven times in turn, and the median of the differences.
 - Many: 50 streams of events that each ask for the page after a change, as its script does, while a thing is held or
   released about once a second. CPU per change includes four calls of the status for each, with dashboards and without.
 """

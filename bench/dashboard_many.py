@@ -89,7 +89,7 @@ def _client(server: LapseServer, headers: dict[str, str]) -> httpx2.AsyncClient:
 
 async def _measure(server: LapseServer, cookie: str, plan: Plan, count: int) -> Many:
     async with (
-        _client(server, {"Cookie": cookie}) as browser,
+        _client(server, {"Cookie": cookie, "HX-Request": "true"}) as browser,
         _client(server, {"Authorization": f"Bearer {server.owner_token}"}) as owner,
     ):
         dashboards = [_Dashboard(browser) for _ in range(count)]

@@ -58,11 +58,12 @@ class Plan:
     holds: tuple[int, ...] = (20, 3)
     """With so many things: where each takes most of a minute, few are enough to see that."""
     visits: int = 7
-    idle_seconds: float = 60.0
-    idle_rounds: int = 1
+    idle_seconds: float = 20.0
+    idle_rounds: int = 7
+    """Many short ones: what the server does by itself differs from one to the next by more than a page takes."""
 
 
-QUICK: Final = Plan(things=(10, 1_000), holds=(4, 2), visits=3, idle_seconds=15.0)
+QUICK: Final = Plan(things=(10, 1_000), holds=(4, 2), visits=3, idle_seconds=5.0, idle_rounds=2)
 
 
 @dataclass(frozen=True, slots=True)

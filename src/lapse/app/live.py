@@ -22,8 +22,11 @@ from lapse.web.live import LiveChanges, Source
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator
+    from pathlib import Path
 
     from lapse.core.clock import Clock
+    from lapse.db.sqlite.data_version import DataVersion
+    from lapse.db.sqlite.file import SQLiteFile
     from lapse.engine.journal.port import Journal, RowFilters, RowPosition
     from lapse.engine.running.coordinator import Coordinator
     from lapse.keys.port import Backend
@@ -56,18 +59,16 @@ class _Rows:
         return self._number
 
 
-class _Gated:
-    """Asks for something dear only when something cheap has changed."""
+class _Files:
+    """Tells whether files have been written; one of them for all stores that are in the same file."""
 
-    def __init__(self, gate: Callable[[], Hashable], version: Callable[[], Awaitable[Hashable]]) -> None:
-        self._gate, self._version = gate, version
-        self._seen: tuple[Hashable, Hashable] | None = None
+    def __init__(self) -> None:
+        self._known: dict[Path, DataVersion] = {}
 
-    async def version(self) -> Hashable:
-        now = self._gate()  # first: what is written in between is seen the next time
-        if self._seen is None or self._seen[0] != now:
-            self._seen = now, await self._version()
-        return self._seen[1]
+    def of(self, file: SQLiteFile) -> DataVersion:
+        from lapse.db.sqlite.data_version import DataVersion
+
+        return self._known.setdefault(file.path, DataVersion(file))
 
 
 def live_changes(
@@ -81,19 +82,19 @@ def live_changes(
     clock: Clock,
 ) -> LiveChanges:
     """Return what tells of changes of these stores, and of what the coordinator runs."""
+    files = _Files()
     sources = [
-        *_journal_sources(journal),
-        _object_source(objects),
-        *([] if workspaces is None else [_workspace_source(workspaces)]),
+        *_journal_sources(journal, files),
+        _object_source(objects, files),
+        *([] if workspaces is None else [_workspace_source(workspaces, files)]),
         *_activity_sources(activity),
-        *_key_sources(keys),
+        *_key_sources(keys, files),
         Source("status", _awaited(partial(_running, coordinator))),
     ]
     return LiveChanges(sources, clock=clock)
 
 
-def _journal_sources(journal: Journal) -> Iterator[Source]:
-    from lapse.db.sqlite.data_version import DataVersion
+def _journal_sources(journal: Journal, files: _Files) -> Iterator[Source]:
     from lapse.engine.journal.sqlite import SQLiteJournal
 
     if journal.is_log:
@@ -102,28 +103,26 @@ def _journal_sources(journal: Journal) -> Iterator[Source]:
     if not isinstance(journal, SQLiteJournal):
         yield from (Source(topic, rows.version, seconds=_SERVER_SECONDS, is_slow=True) for topic, rows in kinds)
         return
-    written = DataVersion(journal.database.file)
+    written = files.of(journal.database.file)
     for topic, rows in kinds:
-        yield Source(topic, _Gated(written.read, rows.version).version, close=written.close)
+        yield Source(topic, rows.version, gate=written.read, close=written.close)
 
 
-def _object_source(objects: EmbeddedStore) -> Source:
-    from lapse.db.sqlite.data_version import DataVersion
-
-    written = DataVersion(objects.database.file)
-    return Source("objects", _Gated(written.read, _awaited(objects.last_change)).version, close=written.close)
+def _object_source(objects: EmbeddedStore, files: _Files) -> Source:
+    written = files.of(objects.database.file)
+    return Source("objects", _awaited(objects.last_change), gate=written.read, close=written.close)
 
 
-def _workspace_source(store: WorkspaceStore) -> Source:
-    from lapse.db.sqlite.data_version import DataVersion
+def _workspace_source(store: WorkspaceStore, files: _Files) -> Source:
     from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 
     if not isinstance(store, SqliteWorkspaceStore):
         return Source("workspaces", store.fingerprint, seconds=_WORKSPACES_SECONDS, is_slow=True)
-    written = DataVersion(store.database.file)
+    written = files.of(store.database.file)
     return Source(
         "workspaces",
-        _Gated(written.read, store.fingerprint).version,
+        store.fingerprint,
+        gate=written.read,
         seconds=_HERE_SECONDS,
         is_slow=True,
         close=written.close,
@@ -137,13 +136,12 @@ def _activity_sources(activity: Activity | None) -> Iterator[Source]:
         yield Source("workspaces", _awaited(activity.fingerprint), seconds=_HERE_SECONDS)
 
 
-def _key_sources(backend: Backend) -> Iterator[Source]:
-    from lapse.db.sqlite.data_version import DataVersion
+def _key_sources(backend: Backend, files: _Files) -> Iterator[Source]:
     from lapse.keys.backends.base import EmbeddedBackend
     from lapse.keys.backends.file import FileBackend
 
     if isinstance(backend, FileBackend):
-        written = DataVersion(backend.file)
+        written = files.of(backend.file)
         yield Source("keys", _awaited(written.read), seconds=_KEYS_SECONDS, close=written.close)
     elif isinstance(backend, EmbeddedBackend):
         yield Source("keys", _awaited(lambda: tuple(backend.counts())), seconds=_KEYS_SECONDS)

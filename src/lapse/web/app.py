@@ -45,6 +45,7 @@ from lapse.web.pages import actions, assets, dashboard, docs, nouns, render
 from lapse.web.pages.outlook import Outlook
 from lapse.web.pages.previews import PlanPreviews
 from lapse.web.pages.render import PageLinks
+from lapse.web.pages.shared import SharedPages
 from lapse.web.server.measurement import MeasuredApp
 from lapse.web.server.security import PRINCIPAL, WITHOUT_BODY, AllowedHosts, Guard, Principal
 
@@ -180,7 +181,7 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     app.state.status, app.state.places = status_service, places
     app.state.sessions, app.state.failures, app.state.verbs = sessions, failures, verbs
     app.state.outlook, app.state.previews = Outlook(verbs(_DASHBOARD), live), PlanPreviews()
-    app.state.live, app.state.row_pages = live, RowPages()
+    app.state.live, app.state.row_pages, app.state.shared = live, RowPages(), SharedPages(live)
     for prefix, router in _ROUTERS:
         app.include_router(router, prefix=prefix)
     app.mount(assets.PREFIX, assets.serve, name="static")

@@ -5,7 +5,8 @@ looks at all sources, whatever the number of subscribers, and tells them the top
 Subscribers are told that something changed, never what: they read for themselves, with their own rights.
 
 Guarantees: a change that is committed after `LiveChanges.subscribe` has begun is told, by this process and by others
-that write to the same store. What a subscriber does not take is one set of topics, whatever happens, and holds nobody
+that write to the same store. Who reads after `LiveChanges.seen` has read all that those numbers stand for: as long as
+they are the same, what was read is still so. What a subscriber does not take is one set of topics, whatever happens, and holds nobody
 up. A source that cannot be read is left out and asked again later, less and less often, and one that takes its time
 (``is_slow``) keeps no other waiting.
 
@@ -49,6 +50,8 @@ class Source:
     """What subscribers are told; several sources may have one topic."""
     version: Callable[[], Awaitable[Hashable]]
     """Returns a value that differs from the one before after every change; raises where it cannot be read."""
+    gate: Callable[[], Hashable] | None = None
+    """Returns something cheap: while that is the same, nothing has changed. Read once for all sources that share it."""
     seconds: float = TICK_SECONDS
     """How often it is asked at most."""
     is_slow: bool = False
@@ -61,6 +64,8 @@ class Source:
 class _Watched:
     source: Source
     version: object = _UNKNOWN
+    gate: object = _UNKNOWN
+    """What the gate was before the last look."""
     due_ns: int = 0
     failures: int = 0
     looking: asyncio.Task[None] | None = None
@@ -115,7 +120,8 @@ class LiveChanges:
         self._watched = [_Watched(one) for one in sources]
         self.clock = clock
         # From the time of the start on, so that a number of the process before this one is not taken for one of this.
-        self._numbers = dict.fromkeys((one.source.topic for one in self._watched), clock.wall_ns() // _MS)
+        self._first = clock.wall_ns() // _MS
+        self._numbers = dict.fromkeys((one.source.topic for one in self._watched), self._first)
         self._open: set[Subscription] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._reminded_ns = 0
@@ -146,17 +152,16 @@ class LiveChanges:
         return len(self._open)
 
     def tell(self, topic: str) -> None:
-        """Tell every subscriber of a topic that is no store's: what is shown of it has changed."""
+        """Tell every subscriber that something has changed; it need not be a store's."""
+        self._numbers[topic] = self._numbers.get(topic, self._first) + 1
         for one in self._open:
             one.wake(topic)
 
-    async def look(self) -> Mapping[str, int]:
-        """Look at every source whose last look is older than its interval, and return `versions`: for caches."""
+    async def seen(self) -> Mapping[str, int]:
+        """Look at what can be looked at at once, and return `versions` but of topics with a source not yet read."""
         await self._look()
-        slow = [one.looking for one in self._watched if one.looking is not None]
-        if slow:
-            await asyncio.wait(slow)
-        return self.versions
+        unread = {one.source.topic for one in self._watched if one.version is _UNKNOWN}
+        return {topic: number for topic, number in self._numbers.items() if topic not in unread}
 
     @asynccontextmanager
     async def subscribe(self, holder: str = "") -> AsyncIterator[Subscription]:
@@ -202,14 +207,31 @@ class LiveChanges:
 
     async def _look(self) -> None:
         now = self.clock.monotonic_ns()
+        gates: dict[Callable[[], Hashable], Hashable] = {}
         for one in self._watched:
             if one.due_ns > now or one.looking is not None:
                 continue
             one.due_ns = now + round(one.source.seconds * _NS)
+            if self._is_unchanged(one, gates):
+                continue
             if one.source.is_slow:
                 one.looking = asyncio.create_task(self._look_beside(one), name=f"lapse-live-{one.source.topic}")
             else:
                 await self._look_at(one)
+
+    def _is_unchanged(self, one: _Watched, gates: dict[Callable[[], Hashable], Hashable]) -> bool:
+        """Whether the gate of a source says that there is nothing to look at; ``gates`` are those read just now."""
+        gate = one.source.gate
+        if gate is None:
+            return False
+        try:
+            found = gates[gate] if gate in gates else gates.setdefault(gate, gate())
+        except Exception as error:  # noqa: BLE001 - see `_look_at`
+            self._failed(one, error)
+            return True
+        # Before the look: what is written in between is seen the next time.
+        before, one.gate = one.gate, found
+        return before == found
 
     async def _look_beside(self, one: _Watched) -> None:
         try:
@@ -220,19 +242,21 @@ class LiveChanges:
     async def _look_at(self, one: _Watched) -> None:
         try:
             found = await one.source.version()
+        except asyncio.CancelledError:
+            one.gate = _UNKNOWN  # what the gate has told is not read yet
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the others are looked at
-            pause = backoff(one.failures, first=1.0, longest=_LONGEST_PAUSE)
-            one.due_ns = self.clock.monotonic_ns() + round(pause * _NS)
-            one.failures += 1
-            if one.failures == 1:
-                _log.warning("changes_unknown", topic=one.source.topic, error=type(error).__name__, reason=str(error))
+            self._failed(one, error)
             return
         one.failures = 0
         before, one.version = one.version, found
         if before is not _UNKNOWN and before != found:
-            self._tell(one.source.topic)
+            self.tell(one.source.topic)
 
-    def _tell(self, topic: str) -> None:
-        self._numbers[topic] += 1
-        for one in self._open:
-            one.wake(topic)
+    def _failed(self, one: _Watched, error: Exception) -> None:
+        pause = backoff(one.failures, first=1.0, longest=_LONGEST_PAUSE)
+        one.due_ns = self.clock.monotonic_ns() + round(pause * _NS)
+        one.gate = _UNKNOWN
+        one.failures += 1
+        if one.failures == 1:
+            _log.warning("changes_unknown", topic=one.source.topic, error=type(error).__name__, reason=str(error))

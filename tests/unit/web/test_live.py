@@ -172,13 +172,13 @@ async def test_a_subscriber_is_reminded_although_nothing_changes(clock: VirtualC
 async def test_numbers_of_topics_go_up_with_changes_also_while_nobody_subscribes(clock: VirtualClock) -> None:
     store = Store()
     live = LiveChanges([Source("objects", store.version)], clock=clock)
-    first = dict(await live.look())
+    first = dict(await live.seen())
     clock.advance(1)
-    assert dict(await live.look()) == first
+    assert dict(await live.seen()) == first
     store.number = 1
-    assert dict(await live.look()) == first  # it was looked at in this moment already
+    assert dict(await live.seen()) == first  # it was looked at in this moment already
     clock.advance(1)
-    assert (await live.look())["objects"] > first["objects"]
+    assert (await live.seen())["objects"] > first["objects"]
     clock.advance(1)
     assert LiveChanges([Source("objects", store.version)], clock=clock).versions["objects"] != live.versions["objects"]
 

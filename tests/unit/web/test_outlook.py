@@ -42,7 +42,7 @@ class World:
             self.clock.advance(self.cost)
         if self.changes_meanwhile:
             self.number += 1
-            await self.live.look()
+            await self.live.seen()
         return Forecast(
             now=Moment(number),
             until=Moment(number),

@@ -29,6 +29,7 @@ from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.pages.forms import form_of
 from lapse.web.pages.previews import PlanPreviews
 from lapse.web.pages.render import is_live_update, page
+from lapse.web.pages.shared import SharedPages
 from lapse.web.server.security import PRINCIPAL, Principal, caller_of
 
 PREFIX: Final = "/act/"
@@ -177,6 +178,8 @@ async def act(request: Request, verb: str) -> Response:
     fields = await form_of(request)
     then = _own_path(fields.pop(_THEN, "/"))
     said = await how(request, fields)
+    shared: SharedPages = request.app.state.shared
+    shared.forget()
     return done(request, said, then)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -40,7 +41,8 @@ from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.verbs import address_in_path, carried_out
 from lapse.web.pages.outlook import Outlook
 from lapse.web.pages.previews import MOST_ITEMS, PlanPreviews
-from lapse.web.pages.render import page
+from lapse.web.pages.render import look_first, page
+from lapse.web.pages.shared import SharedPages
 
 _NEXT_ROWS: Final = 30
 _ENDED_ROWS: Final = 12
@@ -52,7 +54,7 @@ THING: Final = "/thing/{address:path}"
 _PLAN_ROWS: Final = 500
 """Items of a plan that are shown; all of them are in the document."""
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[Depends(look_first)])
 
 
 class ChartWindow(NamedTuple):
@@ -133,6 +135,14 @@ async def next_page(
     after: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Show what lapses next, as a picture and as a table, and what has lapsed just now."""
+    shared: SharedPages = request.app.state.shared
+    return await shared.answer(request, partial(_next, request, outlook, window=window, domain=domain, after=after))
+
+
+async def _next(
+    request: Request, outlook: Outlook, csrf: str, *, window: str | None, domain: str | None, after: str | None
+) -> Response:
+    """Make the page, for everybody with the same scopes: nothing on it is of one person, but the token of its forms."""
     demo = await _demo(request)
     chosen = WINDOWS.get(window or "", _OF_DEMO if demo.running else _DEFAULT)
     asked = ForecastRequest(
@@ -144,6 +154,7 @@ async def next_page(
         return page(
             request,
             "next.html",
+            csrf=csrf,
             windows=WINDOWS.values(),
             window=chosen,
             domain=domain,

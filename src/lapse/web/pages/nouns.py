@@ -28,7 +28,7 @@ from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.verbs import carried_out
 from lapse.web.api.workspaces import WorkspacesService, opened_by, workspaces_service
 from lapse.web.pages.forms import form_of
-from lapse.web.pages.render import page
+from lapse.web.pages.render import look_first, page
 from lapse.web.server.security import PRINCIPAL, caller_of
 
 _CHAINS: Final = 25
@@ -40,7 +40,7 @@ _KINDS: Final[dict[str, tuple[Kind[Any], str]]] = {
     "keeper": (OBJECT_KEEPER, "Kept after their request has lapsed"),
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[Depends(look_first)])
 
 
 @router.get("/requests")

@@ -1,9 +1,10 @@
 """The forecast as the pages show it: computed once for everybody who looks, and no more often than something changes.
 
 A forecast over a hundred thousand things takes seconds. So it is computed beside the pages, one at a time for each
-question: a page waits for it a moment, then shows the one before, or says that it is being counted. Who has live
-updates is told when it is there, and also when a page was shown an older one because it was too early for another. Of
-an older one the things in its rows are read again, so that a hold is seen at once, whatever else is to be counted.
+question: a page waits for it a moment, then shows the one before, or says that it is being counted; where the one before
+took long, it is shown at once. Who has live updates is told when it is there, and also when a page was shown an older
+one because it was too early for another. Of an older one the things in its rows are read again, so that a hold is seen
+at once, whatever else is to be counted.
 
 Not guaranteed: that rows show what changed within the last quarter of a second; that figures, and the choice of the
 nearest things, have what changed within five times as long as a forecast takes. Each page says of what time they are.
@@ -31,6 +32,8 @@ _PAUSE_NS: Final = _SECOND // 4
 _SHARE: Final = 5
 """A forecast is computed again after so many times as long as it took: at most a fifth of one core."""
 _PATIENCE_SECONDS: Final = 0.4
+_DEAR_NS: Final = _SECOND // 10
+"""What takes longer is not waited for where there is an older one: a page is there at once, and is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Outlook:
 
     async def forecast(self, asked: ForecastRequest) -> Forecast | None:
         """Return the newest forecast that can be had quickly; None while there is none yet. Raises as `Verbs` does."""
-        key, version = encode(asked), self._version()
+        key, version = encode(asked), await self._version()
         kept = self._kept.get(key)
         if kept is not None and kept.is_fresh(self._live.clock.monotonic_ns(), version):
             return await self._shown(key, kept, version)
@@ -88,7 +91,8 @@ class Outlook:
             next(iter(self._running.values())).add_done_callback(self._late)
             return None if kept is None else await self._refreshed(key, kept, version)
         task = task or self._begin(key, asked, version)
-        done, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+        is_dear = kept is not None and kept.look.cost_ns > _DEAR_NS
+        done, _ = await asyncio.wait({task}, timeout=0 if is_dear else _PATIENCE_SECONDS)
         if done:
             found = await task
             computed = self._kept.get(key)
@@ -158,9 +162,11 @@ class Outlook:
             self._kept.pop(next(iter(self._kept)))
         return found
 
-    def _version(self) -> object:
-        """Return what is another one after each change; None where nobody looks at changes."""
-        return tuple(self._live.versions.items()) if self._live.subscribers else None
+    async def _version(self) -> object:
+        """Return what is another one after each change; None where a store could not be asked yet."""
+        seen = await self._live.seen()
+        stores = self._live.versions.keys() - {FORECAST}
+        return tuple((topic, seen[topic]) for topic in sorted(stores)) if stores <= seen.keys() else None
 
     def _late(self, task: asyncio.Task[Forecast]) -> None:
         if not task.cancelled() and (task.exception() is None or isinstance(task.exception(), LapseError)):

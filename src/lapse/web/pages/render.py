@@ -22,9 +22,10 @@ from lapse import __version__
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.engine.explanation import words
-from lapse.engine.view import Moment
+from lapse.engine.view import Moment, to_json
 from lapse.web.api.errors import TokenMissingError, TooManyFailuresError
 from lapse.web.auth.scopes import may_act
+from lapse.web.live import LiveChanges
 from lapse.web.pages.assets import url_of
 from lapse.web.pages.forms import csrf_of
 from lapse.web.pages.workspaces import span
@@ -38,6 +39,7 @@ _SECOND: Final = 1_000_000_000
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _BYTE_STEP: Final = 1024
 _PATH: Final = "/:@+=,%"
+_SEEN: Final = "seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,20 @@ def is_live_update(request: Request) -> bool:
     return request.headers.get("hx-request") == "true"
 
 
+async def look_first(request: Request) -> None:
+    """Note what has changed so far, before a page is made: its script then knows whether it has missed something."""
+    if not is_live_update(request):
+        live: LiveChanges = request.app.state.live
+        setattr(request.state, _SEEN, await live.seen())
+
+
 def page(request: Request, template_name: str, *, status_code: int = 200, **values: object) -> Response:
     """Return a page, or the live part of it, for the person who asks."""
     principal: Principal = request.scope[PRINCIPAL]
     known: Mapping[str, Any] = {
         **_person(request, principal),
         "updating": is_live_update(request),
+        "seen": to_json(getattr(request.state, _SEEN, {})),
         "here": request.url.path,
         "then": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         **values,

@@ -165,7 +165,7 @@ document.body.addEventListener("htmx:responseError", event => {
   say(text || `The server answered ${xhr.status}.`, "bad");
 });
 document.body.addEventListener("htmx:sendError", event => {
-  if (event.detail.target?.id === "live") notRefreshed(); else say("Lapse does not answer. Nothing was done.", "bad");
+  if (event.detail.target?.id === "live") notRefreshed(); else say("Lapse does not answer. Whether this was done is not known: look again when it is back.", "bad");
 });
 // Figures that could not be brought up to date are old, also while events come.
 function notRefreshed() {
@@ -186,7 +186,7 @@ function bringUp() { localise(); tick(); filter(); draw(); }
 // --- the link to the server ----------------------------------------------------------------------------------------
 
 const SPREAD = 120, PAUSE = 900; // so that many pages do not ask at once, and none asks all the time
-let source = null, waiting = null, asked = 0, lost = 0;
+let source = null, waiting = null, asked = 0, lost = 0, seen = JSON.parse(live?.dataset.seen || "null");
 
 function changed() {
   if (waiting || !live) return;
@@ -212,9 +212,12 @@ function connect() {
   if (source || !live) return;
   source = new EventSource("/api/v1/events");
   source.addEventListener("hello", event => {
-    skew = new Date(JSON.parse(event.data).now) - Date.now();
+    const told = JSON.parse(event.data);
+    skew = new Date(told.now) - Date.now();
     if (Math.abs(skew) < 1500) skew = 0;
-    changed(); // something may have changed between the page and its first event
+    // What has changed between the page and its first event; after a lost connection nobody knows.
+    if (!seen || Object.entries(told.topics).some(([topic, number]) => topics.has(topic) && seen[topic] !== number)) changed();
+    seen = null;
     lost = 0;
     state("good", "Live");
   });
