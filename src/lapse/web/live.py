@@ -6,9 +6,9 @@ Subscribers are told that something changed, never what: they read for themselve
 
 Guarantees: a change that is committed after `LiveChanges.subscribe` has begun is told, by this process and by others
 that write to the same store. Who reads after `LiveChanges.seen` has read all that those numbers stand for: as long as
-they are the same, what was read is still so. What a subscriber does not take is one set of topics, whatever happens, and holds nobody
-up. A source that cannot be read is left out and asked again later, less and less often, and one that takes its time
-(``is_slow``) keeps no other waiting.
+they are the same, what was read is still so. What a subscriber does not take is one set of topics, whatever happens,
+and holds nobody up. A source that cannot be read is left out and asked again later, less and less often, and one that
+takes its time (``is_slow``) keeps no other waiting.
 
 Not guaranteed: how often: changes of one tick, or while a subscriber was busy, are told once. That something has
 really changed: a value may differ although nobody can see a difference. The first look at a slow source may come after

@@ -538,7 +538,7 @@ def test_a_page_says_that_the_server_is_gone_and_is_live_again_when_it_is_back(
     expect(page.locator("#live")).to_have_css("opacity", re.compile(r"^0\.\d+"))
     expect(row_of(page, address)).to_be_visible()
     row_of(page, address).get_by_role("button", name=f"Hold {address}", exact=True).click()
-    said(page, "Nothing was done.")
+    said(page, "Whether this was done is not known")
 
     arguments = ("up", f"--state-dir={tmp_path}", f"--http-port={port}", "--proxy-port=0")
     again = LapseServer.spawn(tmp_path, *arguments, settings={"LAPSE_HISTORY_TTL": "1h"})

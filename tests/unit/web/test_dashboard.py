@@ -177,8 +177,12 @@ async def test_what_was_deleted_on_a_page_is_brought_back_on_a_page(client: http
     form = {"csrf": await csrf(client), "address": "workspace/lab"}
     assert "Deleted: workspace/lab" in (await client.post("/act/delete", data=form, headers=FORM)).text
     assert "workspace/lab" in (await client.get("/trash", headers=HTML)).text
+    assert 'action="/act/undo"' in (await client.get("/", headers=HTML)).text
     assert "Brought back: workspace/lab" in (await client.post("/act/undo", data=form, headers=FORM)).text
     assert (await client.get("/api/v1/workspaces/lab")).status_code == 200
+    told = (await client.get("/", headers=HTML)).text
+    assert "workspace/lab" in told
+    assert 'action="/act/undo"' not in told
 
 
 @pytest.mark.parametrize("given", [None, "", "0" * 64, "ü"])

@@ -183,6 +183,73 @@ async def test_numbers_of_topics_go_up_with_changes_also_while_nobody_subscribes
     assert LiveChanges([Source("objects", store.version)], clock=clock).versions["objects"] != live.versions["objects"]
 
 
+class Gate:
+    """Something cheap that tells whether anything was written."""
+
+    def __init__(self) -> None:
+        self.number = self.reads = 0
+
+    def read(self) -> Hashable:
+        self.reads += 1
+        return self.number
+
+
+async def test_sources_of_one_gate_are_looked_at_only_after_it_has_changed_and_it_is_read_once(
+    clock: VirtualClock,
+) -> None:
+    first, second, gate = Store(), Store(), Gate()
+    sources = [Source("journal", first.version, gate=gate.read), Source("objects", second.version, gate=gate.read)]
+    live = LiveChanges(sources, clock=clock)
+    async with live.subscribe() as one:
+        await pass_time(clock, 4 * TICK_SECONDS)
+        assert (first.looks, second.looks, gate.reads) == (1, 1, 5)
+        gate.number = first.number = 1
+        await pass_time(clock, TICK_SECONDS)
+        assert pending(one) == {"journal"}
+        assert (first.looks, second.looks) == (2, 2)
+
+
+async def test_a_change_that_a_gate_has_told_is_not_lost_with_a_look_that_failed_or_was_given_up(
+    clock: VirtualClock,
+) -> None:
+    store, gate = Store(), Gate()
+    live = LiveChanges([Source("objects", store.version, gate=gate.read, is_slow=True)], clock=clock)
+    async with live.subscribe():
+        await settle()
+        gate.number = store.number = 1
+        store.answers.clear()
+        await pass_time(clock, TICK_SECONDS)
+    before = live.versions["objects"]
+    store.answers.set()
+    store.error = AwayError()
+    async with live.subscribe() as one:
+        await pass_time(clock, TICK_SECONDS)
+        store.error = None
+        await pass_time(clock, 4)
+        assert pending(one) == {"objects"}
+    assert live.versions["objects"] > before
+
+
+async def test_a_topic_is_not_seen_before_all_its_sources_are(clock: VirtualClock) -> None:
+    fast, slow = Store(), Store()
+    slow.answers.clear()
+    sources = [
+        Source("objects", fast.version),
+        Source("journal", fast.version),
+        Source("journal", slow.version, is_slow=True),
+    ]
+    live = LiveChanges(sources, clock=clock)
+    assert (await live.seen()).keys() == {"objects"}
+    slow.answers.set()
+    await settle()
+    assert (await live.seen()).keys() == {"objects", "journal"}
+    live.tell("forecast")
+    first = (await live.seen())["forecast"]
+    live.tell("forecast")
+    assert (await live.seen())["forecast"] > first
+    await live.close()
+
+
 async def test_there_is_a_limit_in_all_and_for_each_holder(clock: VirtualClock) -> None:
     live = LiveChanges([], clock=clock)
     async with AsyncExitStack() as stack:

@@ -46,7 +46,8 @@ def start(*, flags: DemoFlags = DemoFlags(), output: OutputOption = Output.TABLE
         return await (await context.demo()).start()
 
     told = in_context(flags, work, remote=lambda client: client.demo.start())
-    return _print(told, output, f"The demo runs, until {told.ends_at}. To remove it: lapse demo stop")
+    said = f"The demo is on, until {told.ends_at}. While lapse up runs, things come and go."
+    return _print(told, output, f"{said} To remove it: lapse demo stop")
 
 
 @_command("lapse demo stop", "lapse demo stop --server http://127.0.0.1:8750")

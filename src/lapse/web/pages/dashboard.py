@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from lapse.core.errors import LapseError
-from lapse.engine.journal.port import AUDIT, Outcome
+from lapse.core.timestamps import from_timestamp
+from lapse.engine.journal.port import AUDIT, AuditReason, Outcome
 from lapse.engine.journal.view import JournalRowView
 from lapse.engine.plans.plan import Plan
 from lapse.engine.verbs import operations
@@ -37,6 +38,8 @@ from lapse.engine.verbs.demo import DemoControl, DemoView
 from lapse.engine.verbs.operations import StatusRequest
 from lapse.engine.view import Moment, to_json
 from lapse.keys.registration import KEYS
+from lapse.objects.trash.rules import trash_name
+from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.verbs import address_in_path, carried_out
 from lapse.web.pages.outlook import Outlook
@@ -46,6 +49,9 @@ from lapse.web.pages.shared import SharedPages
 
 _NEXT_ROWS: Final = 30
 _ENDED_ROWS: Final = 12
+_ENDED_LOOKED_AT: Final = 100
+_TRASH: Final = f"{OBJECT_KEEPER.word}/{trash_name('')}"
+"""How addresses of the trash itself begin."""
 _JOURNAL_ROWS: Final = 100
 _TRASH_ROWS: Final = 200
 _ENDED_WITHIN: Final = "24h"
@@ -165,7 +171,7 @@ async def _next(
             total=0 if forecast is None else sum(map(_total, forecast.domains)),
             status=status,
             now=status.now,
-            ended=await _ended(request, domain),
+            ended=await _ended(request, domain, status.now),
             demo=demo,
         )
 
@@ -179,13 +185,37 @@ async def _status(request: Request) -> StatusView:
     return found
 
 
-async def _ended(request: Request, domain: str | None) -> list[JournalRowView] | str:
-    """Return what has lapsed just now; where the journal cannot be read back, why not."""
-    asked = JournalRequest(since=_ENDED_WITHIN, outcome=Outcome.ENDED, limit=_ENDED_ROWS, domain=domain)
+class EndedRow(NamedTuple):
+    """Something that has lapsed, or was deleted."""
+
+    row: JournalRowView
+    is_undoable: bool
+    """Whether it can be brought back, as far as the journal tells."""
+
+
+async def _ended(request: Request, domain: str | None, now: int) -> list[EndedRow] | str:
+    """Return what has ended just now; where the journal cannot be read back, why not.
+
+    What is emptied out of the trash is left out: that it has ended was told before.
+    """
+    ended = JournalRequest(since=_ENDED_WITHIN, outcome=Outcome.ENDED, limit=_ENDED_LOOKED_AT, domain=domain)
+    done = JournalRequest(since=_ENDED_WITHIN, outcome=Outcome.DONE, limit=_ENDED_LOOKED_AT)
     try:
-        return list((await carried_out(request, operations.JOURNAL, asked)).items)
+        rows = (await carried_out(request, operations.JOURNAL, ended)).items
+        back = {
+            (one.details or {}).get("was")
+            for one in (await carried_out(request, operations.JOURNAL, done)).items
+            if one.reason == AuditReason.BROUGHT_BACK
+        }
     except LapseError as error:
         return str(error)
+    shown = islice((one for one in rows if not one.address.startswith(_TRASH)), _ENDED_ROWS)
+    return [EndedRow(one, one.uid not in back and _undo_until(one) > now) for one in shown]
+
+
+def _undo_until(row: JournalRowView) -> int:
+    until = (row.details or {}).get("undo_until")
+    return from_timestamp(until) or 0 if row.address and isinstance(until, str) else 0
 
 
 # --- one thing --------------------------------------------------------------------------------------------------------

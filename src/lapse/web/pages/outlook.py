@@ -1,8 +1,8 @@
 """The forecast as the pages show it: computed once for everybody who looks, and no more often than something changes.
 
 A forecast over a hundred thousand things takes seconds. So it is computed beside the pages, one at a time for each
-question: a page waits for it a moment, then shows the one before, or says that it is being counted; where the one before
-took long, it is shown at once. Who has live updates is told when it is there, and also when a page was shown an older
+question: a page waits for it a moment, then shows the one before, or says that it is being counted; it does not wait
+where the one before took long. Who has live updates is told when it is there, and also when a page was shown an older
 one because it was too early for another. Of an older one the things in its rows are read again, so that a hold is seen
 at once, whatever else is to be counted.
 

@@ -10,7 +10,6 @@ that. Subscribers are told of each change (`lapse.web.live`), and ask again.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import Response
 
+from lapse.core.identity import secret_token
 from lapse.web.live import LiveChanges
 from lapse.web.pages.forms import csrf_of
 from lapse.web.pages.render import is_live_update
@@ -42,7 +42,7 @@ class SharedPages:
         """Share nothing yet; ``live`` tells whether something has changed."""
         self._live = live
         self._made: OrderedDict[tuple[str, frozenset[str]], _Made] = OrderedDict()
-        self._mark = secrets.token_hex(32)
+        self._mark = secret_token()
         """Stands where the token of a person is put in. A secret, so that nothing on a page can be taken for it."""
 
     async def answer(self, request: Request, make: Callable[[str], Awaitable[Response]]) -> Response:
