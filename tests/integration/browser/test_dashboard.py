@@ -66,6 +66,25 @@ def test_what_another_process_does_is_seen_without_a_reload(house: House, person
     assert page.evaluate("() => window.loadedOnce") is True
 
 
+def test_a_page_that_has_missed_nothing_draws_its_picture_and_is_not_asked_for_again(
+    house: House, person: BrowserContext
+) -> None:
+    house.record("missed-nothing")
+    page = house.visit(person)
+    is_live(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for _ in range(10):  # something of the server's own may have happened just then
+        asked.clear()
+        page.reload(wait_until="load")
+        is_live(page)
+        page.wait_for_timeout(1000)
+        expect(page.locator("#chart canvas")).to_have_count(1)
+        if asked.count(page.url) == 1:
+            return
+    pytest.fail("every visit asked for the page twice")
+
+
 def test_a_countdown_counts_down(house: House, person: BrowserContext) -> None:
     address = house.record("countdown")
     page = house.visit(person)

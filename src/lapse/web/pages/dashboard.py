@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -202,15 +202,18 @@ async def _ended(request: Request, domain: str | None, now: int) -> list[EndedRo
     done = JournalRequest(since=_ENDED_WITHIN, outcome=Outcome.DONE, limit=_ENDED_LOOKED_AT)
     try:
         rows = (await carried_out(request, operations.JOURNAL, ended)).items
-        back = {
-            (one.details or {}).get("was")
-            for one in (await carried_out(request, operations.JOURNAL, done)).items
-            if one.reason == AuditReason.BROUGHT_BACK
-        }
+        acts = (await carried_out(request, operations.JOURNAL, done)).items
     except LapseError as error:
         return str(error)
-    shown = islice((one for one in rows if not one.address.startswith(_TRASH)), _ENDED_ROWS)
-    return [EndedRow(one, one.uid not in back and _undo_until(one) > now) for one in shown]
+    settled = {(one.details or {}).get("was") for one in acts if one.reason == AuditReason.BROUGHT_BACK}
+    shown: list[EndedRow] = []
+    for row in rows:  # newest first: what has come of one that was ended before is known already
+        if row.address.startswith(_TRASH):
+            settled.add(row.address.removeprefix(_TRASH))
+            continue
+        shown.append(EndedRow(row, is_undoable=row.uid not in settled and _undo_until(row) > now))
+        settled.add(row.uid)
+    return shown[:_ENDED_ROWS]
 
 
 def _undo_until(row: JournalRowView) -> int:
