@@ -80,8 +80,14 @@ def live_changes(
     keys: Backend,
     coordinator: Coordinator,
     clock: Clock,
+    has_others: bool = False,
 ) -> LiveChanges:
-    """Return what tells of changes of these stores, and of what the coordinator runs."""
+    """Return what tells of changes of these stores, and of what the coordinator runs.
+
+    ``has_others``: whether there are domains of other distributions, which nobody can ask whether they have changed.
+    """
+    from lapse.keys.backends.file import FileBackend
+
     files = _Files()
     sources = [
         *_journal_sources(journal, files),
@@ -91,7 +97,9 @@ def live_changes(
         *_key_sources(keys, files),
         Source("status", _awaited(partial(_running, coordinator))),
     ]
-    return LiveChanges(sources, clock=clock)
+    # Of keys only a file tells all: the same number of keys may have other expiries.
+    is_whole = isinstance(keys, FileBackend) and not has_others
+    return LiveChanges(sources, clock=clock, is_whole=is_whole)
 
 
 def _journal_sources(journal: Journal, files: _Files) -> Iterator[Source]:

@@ -400,6 +400,7 @@ class _Process:
             keys=stores.keys.backend,
             coordinator=self.coordinator,
             clock=stores.machine,
+            has_others=bool(self.domains.others),
         )
 
     @cached_property

@@ -65,10 +65,15 @@ class _Watched:
     source: Source
     version: object = _UNKNOWN
     gate: object = _UNKNOWN
-    """What the gate was before the last look."""
+    """What the gate was before the last look that succeeded."""
     due_ns: int = 0
     failures: int = 0
     looking: asyncio.Task[None] | None = None
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it is being read now; a look that was cancelled, even before it began, is over."""
+        return self.looking is not None and not self.looking.done()
 
 
 @dataclass(slots=True, eq=False)
@@ -115,10 +120,12 @@ class LiveChanges:
 
     name: Final = "live"
 
-    def __init__(self, sources: Iterable[Source], *, clock: Clock) -> None:
-        """Look at nothing yet. Belongs to one event loop."""
+    def __init__(self, sources: Iterable[Source], *, clock: Clock, is_whole: bool = True) -> None:
+        """Look at nothing yet. ``is_whole``: whether every store has a source. Belongs to one event loop."""
         self._watched = [_Watched(one) for one in sources]
         self.clock = clock
+        self.is_whole = is_whole
+        """Whether nothing that a page shows can change untold."""
         # From the time of the start on, so that a number of the process before this one is not taken for one of this.
         self._first = clock.wall_ns() // _MS
         self._numbers = dict.fromkeys((one.source.topic for one in self._watched), self._first)
@@ -209,46 +216,30 @@ class LiveChanges:
         now = self.clock.monotonic_ns()
         gates: dict[Callable[[], Hashable], Hashable] = {}
         for one in self._watched:
-            if one.due_ns > now or one.looking is not None:
+            if one.due_ns > now or one.is_looking:
                 continue
             one.due_ns = now + round(one.source.seconds * _NS)
-            if self._is_unchanged(one, gates):
+            try:
+                gate = _read_gate(one.source.gate, gates)
+            except Exception as error:  # noqa: BLE001 - see `_look_at`
+                self._failed(one, error)
+                continue
+            if gate is not None and gate == one.gate:
                 continue
             if one.source.is_slow:
-                one.looking = asyncio.create_task(self._look_beside(one), name=f"lapse-live-{one.source.topic}")
+                one.looking = asyncio.create_task(self._look_at(one, gate), name=f"lapse-live-{one.source.topic}")
             else:
-                await self._look_at(one)
+                await self._look_at(one, gate)
 
-    def _is_unchanged(self, one: _Watched, gates: dict[Callable[[], Hashable], Hashable]) -> bool:
-        """Whether the gate of a source says that there is nothing to look at; ``gates`` are those read just now."""
-        gate = one.source.gate
-        if gate is None:
-            return False
-        try:
-            found = gates[gate] if gate in gates else gates.setdefault(gate, gate())
-        except Exception as error:  # noqa: BLE001 - see `_look_at`
-            self._failed(one, error)
-            return True
-        # Before the look: what is written in between is seen the next time.
-        before, one.gate = one.gate, found
-        return before == found
-
-    async def _look_beside(self, one: _Watched) -> None:
-        try:
-            await self._look_at(one)
-        finally:
-            one.looking = None
-
-    async def _look_at(self, one: _Watched) -> None:
+    async def _look_at(self, one: _Watched, gate: Hashable) -> None:
+        """Read a source; ``gate`` was read before that: what is written in between is seen the next time."""
         try:
             found = await one.source.version()
-        except asyncio.CancelledError:
-            one.gate = _UNKNOWN  # what the gate has told is not read yet
-            raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the others are looked at
             self._failed(one, error)
             return
         one.failures = 0
+        one.gate = gate
         before, one.version = one.version, found
         if before is not _UNKNOWN and before != found:
             self.tell(one.source.topic)
@@ -260,3 +251,12 @@ class LiveChanges:
         one.failures += 1
         if one.failures == 1:
             _log.warning("changes_unknown", topic=one.source.topic, error=type(error).__name__, reason=str(error))
+
+
+def _read_gate(gate: Callable[[], Hashable] | None, known: dict[Callable[[], Hashable], Hashable]) -> Hashable:
+    """Read a gate, unless it is among those ``known`` by now; None where there is none."""
+    if gate is None:
+        return None
+    if gate not in known:
+        known[gate] = gate()
+    return known[gate]

@@ -230,6 +230,19 @@ async def test_a_change_that_a_gate_has_told_is_not_lost_with_a_look_that_failed
     assert live.versions["objects"] > before
 
 
+async def test_a_look_that_is_given_up_before_it_begins_is_made_again(clock: VirtualClock) -> None:
+    store = Store()
+    live = LiveChanges([Source("keys", store.version, is_slow=True)], clock=clock)
+    async with live.subscribe():
+        pass
+    assert store.looks == 0
+    async with live.subscribe() as one:
+        await pass_time(clock, TICK_SECONDS)
+        store.number = 1
+        await pass_time(clock, TICK_SECONDS)
+        assert pending(one) == {"keys"}
+
+
 async def test_a_topic_is_not_seen_before_all_its_sources_are(clock: VirtualClock) -> None:
     fast, slow = Store(), Store()
     slow.answers.clear()

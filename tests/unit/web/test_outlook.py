@@ -25,10 +25,10 @@ ASKED = ForecastRequest(within="1h")
 class World:
     """A store with a number that changes, and forecasts of it that take ``cost`` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool = True) -> None:
         self.clock = VirtualClock()
         self.number, self.computed, self.cost = 0, 0, 0.0
-        self.live = LiveChanges([Source("objects", self.version)], clock=self.clock)
+        self.live = LiveChanges([Source("objects", self.version)], clock=self.clock, is_whole=is_whole)
         self.refreshed, self.rows_cost, self.changes_meanwhile = 0, 0.0, False
         self.outlook = Outlook(cast("LocalVerbs", self), self.live)
 
@@ -192,3 +192,29 @@ async def test_what_changed_while_all_was_counted_is_in_the_rows_at_once() -> No
     async with world.live.subscribe():
         assert await world.shown() == 0
         assert await world.shown_rows() == 1
+
+
+async def test_where_a_store_cannot_tell_that_it_has_changed_nothing_is_taken_for_unchanged() -> None:
+    world = World(is_whole=False)
+    async with world.live.subscribe():
+        await world.shown()
+        await world.shown()
+        assert (world.computed, world.refreshed) == (1, 0), "too early for another"
+        await world.pass_time(0.5)
+        await world.shown()
+        assert world.computed == 2
+
+
+async def test_a_told_change_is_reminded_of_also_where_another_store_cannot_tell() -> None:
+    world = World(is_whole=False)
+    world.cost = 0.4
+    async with world.live.subscribe() as subscription:
+        await world.shown()
+        world.number = 1
+        await world.pass_time(0.5)
+        await anext(subscription)
+        assert await world.shown() == 0
+        told = asyncio.ensure_future(anext(subscription))
+        await world.pass_time(2)
+        assert FORECAST in await told
+        assert await world.shown() == 1

@@ -6,6 +6,9 @@ where the one before took long. Who has live updates is told when it is there, a
 one because it was too early for another. Of an older one the things in its rows are read again, so that a hold is seen
 at once, whatever else is to be counted.
 
+Where not every store can tell that it has changed (`LiveChanges.is_whole`), one is shown again only for as long as it
+is too early to count.
+
 Not guaranteed: that rows show what changed within the last quarter of a second; that figures, and the choice of the
 nearest things, have what changed within five times as long as a forecast takes. Each page says of what time they are.
 """
@@ -50,7 +53,7 @@ class _Look:
         return max(0, self.at_ns + max(_PAUSE_NS, _SHARE * self.cost_ns) - now_ns)
 
     def is_of(self, version: object) -> bool:
-        """Whether nothing has changed since; None: nobody knows."""
+        """Whether no change was told since; None: nobody knows."""
         return version is not None and version == self.version
 
 
@@ -61,10 +64,9 @@ class _Kept:
     rows: _Look
     """The last look at the things in its rows."""
 
-    def is_fresh(self, now_ns: int, version: object) -> bool:
-        """Whether it may be shown again: nothing has changed, or it is too early to count again."""
-        is_young = now_ns - self.look.at_ns < self.found.step_seconds * _SECOND
-        return self.look.too_early_ns(now_ns) > 0 or (self.look.is_of(version) and is_young)
+    def is_young(self, now_ns: int) -> bool:
+        """Whether it still begins with the time that it is."""
+        return now_ns - self.look.at_ns < self.found.step_seconds * _SECOND
 
 
 class Outlook:
@@ -84,7 +86,7 @@ class Outlook:
         """Return the newest forecast that can be had quickly; None while there is none yet. Raises as `Verbs` does."""
         key, version = encode(asked), await self._version()
         kept = self._kept.get(key)
-        if kept is not None and kept.is_fresh(self._live.clock.monotonic_ns(), version):
+        if kept is not None and self._is_fresh(kept, version):
             return await self._shown(key, kept, version)
         task = self._running.get(key)
         if task is None and len(self._running) >= _MOST_AT_ONCE:
@@ -100,6 +102,14 @@ class Outlook:
         task.add_done_callback(self._late)
         return None if kept is None else await self._refreshed(key, kept, version)
 
+    def _is_fresh(self, kept: _Kept, version: object) -> bool:
+        """Whether it may be shown again: nothing has changed, or it is too early to count again."""
+        now = self._live.clock.monotonic_ns()
+        return kept.look.too_early_ns(now) > 0 or (self._is_unchanged(kept.look, version) and kept.is_young(now))
+
+    def _is_unchanged(self, look: _Look, version: object) -> bool:
+        return self._live.is_whole and look.is_of(version)
+
     async def _shown(self, key: bytes, kept: _Kept, version: object) -> Forecast:
         """Return one that may be older than the last change; then pages are told when there can be another."""
         if version not in {None, kept.look.version}:
@@ -108,10 +118,10 @@ class Outlook:
 
     async def _refreshed(self, key: bytes, kept: _Kept, version: object) -> Forecast:
         """Return one with its rows as they are now, where they may have changed and that can be had quickly."""
-        if kept.rows.is_of(version):
+        if self._is_unchanged(kept.rows, version):
             return kept.found
         if kept.rows.too_early_ns(self._live.clock.monotonic_ns()):
-            if version is not None:
+            if version not in {None, kept.rows.version}:
                 self._remind_once((key, "rows"), kept.rows)
             return kept.found
         task = self._refreshing.get(key)
@@ -163,7 +173,7 @@ class Outlook:
         return found
 
     async def _version(self) -> object:
-        """Return what is another one after each change; None where a store could not be asked yet."""
+        """Return what is another one after each change that is told; None where a store could not be asked yet."""
         seen = await self._live.seen()
         stores = self._live.versions.keys() - {FORECAST}
         return tuple((topic, seen[topic]) for topic in sorted(stores)) if stores <= seen.keys() else None
