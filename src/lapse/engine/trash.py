@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from lapse.core.errors import LapseError
+from lapse.core.errors import LapseError, UsageError
 from lapse.engine.view import Moment, ViewPage
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class PlaceTakenError(LapseError):
     """{address} does not come back: another one has its place by now. Move or delete that one first, then undo."""
 
     status = 409
+
+
+class TrashPositionError(UsageError):
+    """{text!r} is not a position in the trash. Expected one as an answer of the trash names it."""
 
 
 class TrashEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +130,7 @@ class TrashBin:
     ) -> ViewPage[TrashEntry]:
         """Return some of what is there, or only of one domain; ``after`` is `ViewPage.next`.
 
-        With ``now``, what is over then is left out.
+        With ``now``, what is over then is left out. Raises `TrashPositionError`.
         """
         found: list[TrashEntry] = []
         async for page in self._entries(after):
@@ -194,8 +198,10 @@ class TrashBin:
 
     async def _entries(self, after: str | None = None) -> AsyncGenerator[Sequence[TrashEntry], None]:
         names = list(self._trashes)
-        first = _trash_of(after) if after is not None else None
-        for name in names[names.index(first) if first in self._trashes else 0 :]:
+        first = None if after is None else _trash_of(after)
+        if first is not None and first not in self._trashes:
+            raise TrashPositionError(text=after)
+        for name in names[0 if first is None else names.index(first) :]:
             async with aclosing(self._trashes[name].entries(after=after if name == first else None)) as pages:
                 async for page in pages:
                     yield page

@@ -27,7 +27,7 @@ from lapse.engine.service import (
     NothingThereError,
     OneToUndoError,
 )
-from lapse.engine.trash import NotInTrashError, PlaceTakenError
+from lapse.engine.trash import NotInTrashError, PlaceTakenError, TrashPositionError
 from lapse.engine.verbs.contract import (
     ApplyRequest,
     DeleteRequest,
@@ -330,6 +330,8 @@ async def the_trash_is_told_in_pages_and_emptied_for_good(world: World) -> None:
     verbs = world.of(ANN)
     first = await verbs.trash(TrashRequest(limit=2))
     rest = await verbs.trash(TrashRequest(limit=2, after=first.next))
+    with pytest.raises(TrashPositionError):
+        await verbs.trash(TrashRequest(after="zzz"))
     assert [one.address for one in (*first.items, *rest.items)] == [f"thing/{name}" for name in names]
     assert rest.next is None
 

@@ -360,6 +360,16 @@ def test_the_budget_is_drawn_as_what_it_allows_in_one_step() -> None:
     assert chart_of(replace(forecast_of([1, 1]), budget=None))["budget"] is None
 
 
+def test_of_a_domain_that_is_shown_alone_its_own_budget_is_drawn_where_it_is_the_lower() -> None:
+    def own(limit: int, shown: Forecast) -> Forecast:
+        budget = BudgetRate(limit, 3600)
+        return replace(shown, domains=[replace(one, budget=budget) for one in shown.domains])
+
+    assert chart_of(own(60, forecast_of([1, 1])))["budget"] == 1
+    assert chart_of(own(6000, forecast_of([1, 1])))["budget"] == 2
+    assert chart_of(own(60, forecast_of([1, 1], [1, 0])))["budget"] == 2, "beside others it is no line for the sum"
+
+
 def test_steps_in_which_nothing_lapses_are_no_rows() -> None:
     assert list(chart_rows(forecast_of([0, 0], [0, 0]))) == []
     assert list(chart_rows(forecast_of())) == []

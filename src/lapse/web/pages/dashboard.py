@@ -23,6 +23,7 @@ from lapse.engine.journal.view import JournalRowView
 from lapse.engine.plans.plan import Plan
 from lapse.engine.verbs import operations
 from lapse.engine.verbs.contract import (
+    BudgetRate,
     DomainForecast,
     Forecast,
     ForecastRequest,
@@ -114,13 +115,21 @@ def chart_rows(forecast: Forecast) -> Iterator[ChartRow]:
 def chart_of(forecast: Forecast) -> dict[str, Any]:
     """Return what the script of the page draws: counts by domain and step, and the budget as a line."""
     step = forecast.step_seconds
+    budget = min((one.limit / one.seconds for _, one in budgets_of(forecast)), default=None)
     return {
         "start": forecast.now / 1e9,
         "step": step,
         "steps": max((len(one.counts) for one in forecast.domains), default=0),
         "series": [{"name": one.name, "counts": one.counts} for one in forecast.domains if any(one.counts)],
-        "budget": None if forecast.budget is None else forecast.budget.limit * step / forecast.budget.seconds,
+        "budget": None if budget is None else budget * step,
     }
+
+
+def budgets_of(forecast: Forecast) -> list[tuple[str, BudgetRate]]:
+    """Return the budgets over all that a forecast shows: of everything (no name), and of a domain that is alone."""
+    alone = forecast.domains if len(forecast.domains) == 1 else []
+    given = [("", forecast.budget), *((one.name, one.budget) for one in alone)]
+    return [(name, budget) for name, budget in given if budget is not None]
 
 
 async def _outlook(request: Request) -> Outlook:
@@ -167,6 +176,7 @@ async def _next(
             after=after,
             forecast=forecast,
             chart=None if forecast is None else to_json(chart_of(forecast)),
+            budgets=[] if forecast is None else budgets_of(forecast),
             rows=[] if forecast is None else list(chart_rows(forecast)),
             total=0 if forecast is None else sum(map(_total, forecast.domains)),
             status=status,
@@ -317,9 +327,17 @@ async def trash(
         )
     except LapseError as error:
         problem = str(error)
-    size = sum(one.bytes or 0 for one in found.items) if found is not None else 0
+    entries = [] if found is None else sorted(found.items, key=lambda one: one.ended_at or 0, reverse=True)
     return page(
-        request, "trash.html", found=found, problem=problem, size=size, domain=domain, status=status, now=status.now
+        request,
+        "trash.html",
+        entries=entries,
+        next=None if found is None else found.next,
+        problem=problem,
+        size=sum(one.bytes or 0 for one in entries),
+        domain=domain,
+        status=status,
+        now=status.now,
     )
 
 

@@ -55,7 +55,8 @@ async def requests(
     sections = []
     for name, (one, title) in chosen.items():
         found = await service.chains(one, limit=_CHAINS, after=after if kind == name else None)
-        sections.append({"name": name, "title": title, "chains": found.items, "next": found.next})
+        if found.items or found.next:  # a page may be empty and not the last: what is in the trash is left out
+            sections.append({"name": name, "title": title, "chains": found.items, "next": found.next})
     return page(request, "requests.html", sections=sections, kind=kind, after=after, kinds=_KINDS, now=service.now)
 
 

@@ -113,6 +113,12 @@ def clock_time(moment: Moment | int) -> str:
     return str(Moment(moment))[11:19]
 
 
+def _budget(limit: str) -> str:
+    """Write a budget as it is set, such as 100000/1h, for people."""
+    most, _, window = limit.partition("/")
+    return f"{int(most):,} in {window}" if window else limit
+
+
 def _detail(value: object) -> str:
     """Print a detail of a row of the journal."""
     match value:
@@ -137,6 +143,7 @@ def _templates() -> Environment:
         "span": span,
         "number": lambda number: f"{number:,}",
         "words": words,
+        "budget": _budget,
         "bytes": in_bytes,
         "detail": _detail,
         "plain": lambda text: str(text).replace("_", " "),

@@ -85,11 +85,12 @@ function draw() {
     series.push({ label: "budget", stroke: colour("--bad"), width: 1.5, dash: [6, 4], points: { show: false }, value: (_, at) => (at == null ? "–" : at.toFixed(1)) });
     data.push(times.map(() => told.budget));
   }
+  const isLong = told.step * told.steps > 86400, dates = isLong ? [86400, 172800] : [60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200];
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const options = {
     width, height: width < 560 ? 170 : 230, cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true, show: series.length > 1 },
     scales: { x: { time: true, range: () => [told.start, told.start + told.steps * told.step] }, y: { range: (_, __, most) => [0, Math.max(4, Math.ceil((most || 1) * 1.08))] } },
-    axes: [{ ...axis, size: 30, space: 72, incrs: [60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400], values: (_, at) => at.map(told.step * told.steps > 86400 ? dayName : timeName) }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
+    axes: [{ ...axis, size: 30, space: 72, incrs: dates, values: (_, at) => at.map(isLong ? dayName : timeName) }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
     series,
   };
   chart?.destroy();
@@ -109,6 +110,8 @@ function filter() {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every(word => text.includes(word));
     }
+    const none = document.getElementById(`${box.id}-none`);
+    if (none) none.hidden = !words.length || document.querySelector(`${box.dataset.filter} > tr:not([hidden])`);
   }
 }
 document.addEventListener("input", event => { if (event.target.matches("input[data-filter]")) filter(); });
@@ -175,7 +178,9 @@ function notRefreshed() {
 
 if (window.Idiomorph) {
   // What the script or the person has made of the page stays: the chart, what is open, and what is typed.
-  Idiomorph.defaults.ignoreActiveValue = true;
+  // A button that was pressed is no such thing: it gets its new name, although it has the focus.
+  const isTyped = () => document.activeElement?.matches("input, select, textarea") ?? false;
+  Object.defineProperty(Idiomorph.defaults, "ignoreActiveValue", { enumerable: true, get: isTyped });
   Idiomorph.defaults.callbacks.beforeNodeMorphed = old => old.id !== "chart" || !old.querySelector(".uplot");
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !((name === "open" && node.nodeName === "DETAILS") || (name === "hidden" && node.nodeName === "TR") || (name === "value" && node.id === "filter"));
