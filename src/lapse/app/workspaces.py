@@ -70,10 +70,6 @@ class TicketsNotSharedError(UsageError):
     """No other process could use a ticket made here: keys_url is {url}, which only this process can read. {instead}."""
 
 
-class LogElsewhereError(LapseError):
-    """{address} runs on {node}, and its output is there; ask on that machine."""
-
-
 def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:
     """Bind the proxy's port; raises `OpenProxyError` where that would open it without anybody having said so."""
     from lapse.web.server.listener import Endpoint
@@ -116,7 +112,8 @@ def prepare_folder(settings: Settings) -> None:
 
 
 def log_of(settings: Settings, workspace: Workspace) -> Path:
-    """Return the file that the program of a workspace of this machine writes to."""
+    """Return the file that the program of a workspace of this machine writes to; raises `LogElsewhereError`."""
+    from lapse.workspaces.logs import LogElsewhereError
     from lapse.workspaces.runtime.process import log_path
     from lapse.workspaces.view import address_of
 
@@ -267,6 +264,7 @@ class WorkspaceParts:
             node=node_of(settings),
             changed=self._changed,
             trash_ttl=settings.trash_ttl,
+            log_of=partial(log_of, settings),
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -4,20 +4,17 @@ Guarantees: with ``-o json`` or ``-o yaml`` stdout holds exactly one document, a
 ``next``; what a command did is told on stdout too, so that it can be kept; a table on a pipe or in a file is plain text
 that never shortens a cell; on a terminal nothing is cut either. Characters that could steer a terminal are
 shown as escapes in tables and messages, and in everything else on a terminal; a bare value on a pipe or in a file is as
-it is, every byte of it. A log that is replaced while it is followed is printed to its end, then the new one from its
-start. Not guaranteed: that the layout of a table, or the sentence that tells what was done, stays the same; programs
+it is. Not guaranteed: that the layout of a table, or the sentence that tells what was done, stays the same; programs
 read documents.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from cyclopts import Parameter
 from rich.cells import cell_len
@@ -29,8 +26,6 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.core.text import printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lapse.engine.view import Columns, Moment, ViewPage
 
 
@@ -100,17 +95,17 @@ _PIECE: Final = 1024
 drops the rest of a longer text when its reader goes away in the middle."""
 
 
-def print_text(text: str) -> None:
+def print_text(text: str, *, end: str = "\n") -> None:
     """Print a bare result and a newline: as it is, but on a terminal with an escape for what could steer it.
 
     A full disk is an error; a reader that has gone ends the program quietly.
     """
     if sys.stdout.isatty():
-        text = printable(text, keep="\n\t")
+        text = printable(text.replace("\r\n", "\n"), keep="\n\t")
     try:
         for start in range(0, len(text), _PIECE):
             sys.stdout.write(text[start : start + _PIECE])
-        sys.stdout.write("\n")
+        sys.stdout.write(end)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -240,102 +235,3 @@ def print_link(output: Output, url: str, *, expires_at: Moment, within: str, bro
         import webbrowser
 
         webbrowser.open(url)
-
-
-# --- a file that grows ------------------------------------------------------------------------------------------------
-
-_BLOCK: Final = 64 * 1024
-LOOK_SECONDS: Final = 0.25
-
-
-class LogUnreadableError(LapseError):
-    """The output in {path} cannot be read: {problem}."""
-
-
-async def print_log(path: Path, *, tail: int | None, pause: Callable[[], Awaitable[None]] | None) -> bool:
-    """Print a log, its last ``tail`` lines or all of it; with ``pause`` go on for ever, pausing between looks.
-
-    Returns whether there was anything to read.
-    """
-    file = _open_log(path)
-    found = file is not None
-    try:
-        if file is not None and tail is not None:
-            _skip_to_the_last(file, tail)
-        _print_rest(file)
-        while pause is not None:
-            await pause()
-            if file is None or _is_replaced(file, path):
-                _print_rest(file)  # what was written between the last look and the end
-                if file is not None:
-                    file.close()
-                file = _open_log(path)
-            _print_rest(file)
-    finally:
-        if file is not None:
-            file.close()
-    return found
-
-
-def _open_log(path: Path) -> BinaryIO | None:
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise LogUnreadableError(path=path, problem=error.strerror or type(error).__name__) from error
-
-
-def _is_replaced(file: BinaryIO, path: Path) -> bool:
-    """Whether the path leads to another file now, or to this one, emptied."""
-    mine = os.fstat(file.fileno())
-    with suppress(FileNotFoundError):
-        there = path.stat()
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino) or there.st_size < file.tell()
-    return False  # between two files: the next look finds the new one
-
-
-def _skip_to_the_last(file: BinaryIO, lines: int) -> None:
-    """Move to the start of the last lines, reading from the end only as far as they reach."""
-    size = file.seek(0, os.SEEK_END)
-    start, breaks = size, 0
-    for offset, block in _backwards(file, size):
-        for at in range(len(block) - 1, -1, -1):
-            if block[at : at + 1] == b"\n" and offset + at + 1 < size:
-                breaks += 1
-                if breaks == lines:
-                    file.seek(offset + at + 1)
-                    return
-        start = offset
-    file.seek(size if lines == 0 else start)
-
-
-def _backwards(file: BinaryIO, size: int) -> Iterator[tuple[int, bytes]]:
-    end = size
-    while end:
-        begin = max(0, end - _BLOCK)
-        file.seek(begin)
-        yield begin, file.read(end - begin)
-        end = begin
-
-
-def _print_rest(file: BinaryIO | None) -> None:
-    if file is None:
-        return
-    raw = getattr(sys.stdout, "buffer", None)
-    try:
-        while block := file.read(_BLOCK):
-            if raw is None or sys.stdout.isatty():
-                sys.stdout.write(_shown(block))
-            else:
-                raw.write(block)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(problem=error.strerror) from error
-
-
-def _shown(block: bytes) -> str:
-    text = block.decode("utf-8", "replace").replace("\r\n", "\n")
-    return printable(text, keep="\n\t")

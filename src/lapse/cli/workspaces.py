@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import AuditReason
     from lapse.engine.view import ViewPage
     from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.logs import LogPage
     from lapse.workspaces.model import Changes, Workspace, WorkspaceId
     from lapse.workspaces.view import Opened, WorkspaceDetails, WorkspaceView
 
@@ -124,6 +125,15 @@ class StoreWorkspaces:
         store, journal, ttl = await context.workspaces(), await context.journal(), context.settings.trash_ttl
         deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine, trash_ttl=ttl)
         return self.details(deleted)
+
+    async def logs(self, name: str, *, tail: int | None = None, after: int = 0) -> LogPage:
+        """Return a page of what its program wrote, on this machine."""
+        from lapse.app.workspaces import log_of
+        from lapse.workspaces.logs import read_log
+        from lapse.workspaces.view import address_of
+
+        found = await self._find(name)
+        return read_log(log_of(self._context.settings, found), str(address_of(found)), tail=tail, after=after)
 
     async def open(self, name: str) -> Opened:
         """Make a ticket, and return the address that it opens."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lapse.keys.view import KeyView
     from lapse.requests.schedules.view import ScheduleDetails, ScheduleView
     from lapse.requests.view import Manifests, ObjectDetails
+    from lapse.workspaces.logs import LogPage
     from lapse.workspaces.model import Changes
     from lapse.workspaces.view import BusyLeaseView, Opened, WorkspaceDetails
 
@@ -365,6 +366,12 @@ class RemoteWorkspaces(RemoteNoun):
         from lapse.workspaces.view import WorkspaceDetails
 
         return await self._calls.change("DELETE", path_of("workspaces", name), WorkspaceDetails, if_match=if_match)
+
+    async def logs(self, name: str, *, tail: int | None = None, after: int = 0) -> LogPage:
+        """Return a page of what its program wrote: from the beginning, the last lines, or where the last page ended."""
+        from lapse.workspaces.logs import LogPage
+
+        return await self._calls.get(path_of("workspaces", name, "logs"), LogPage, tail=tail, after=after)
 
     async def open(self, name: str) -> Opened:
         """Return an address that opens it in a browser: once, within a minute."""

@@ -105,7 +105,9 @@ def test_one_click_holds_releases_and_extends(house: House, person: BrowserConte
     expect(row.locator(".badge.held")).to_have_text("held")
     assert house.why(address)["hold"]["reason"] == "held on the dashboard"
 
-    row.get_by_role("button", name=f"Release {address}", exact=True).click()
+    release = row.get_by_role("button", name=f"Release {address}", exact=True)
+    expect(release).to_have_text("Release")  # it has the focus still, from the click that held
+    release.click()
     said(page, f"Released: {address}.")
     expect(row.locator(".countdown")).to_be_visible()
     assert house.why(address)["hold"] is None

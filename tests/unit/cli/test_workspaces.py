@@ -17,7 +17,6 @@ import pytest
 
 from lapse.app.workspaces import ticket_records
 from lapse.cli import main
-from lapse.cli.output import print_log
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
@@ -25,7 +24,7 @@ from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from lapse.workspaces.store.port import WorkspaceStore
@@ -432,39 +431,18 @@ def test_the_last_lines_are_found_in_a_long_log(person: Person, tail: int) -> No
     assert person.run("logs", "lab", "--tail", str(tail))[0] == "".join(lines[-tail:])
 
 
-async def test_a_log_is_followed_through_a_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "log"
+def test_a_log_is_followed_until_it_is_enough(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = log_of(person, person.create())
+    written = iter(["first ", "first more ", "new"])
 
-    def append(text: str) -> None:
-        with path.open("a") as file:
-            file.write(text)
+    async def sleep(_clock: SystemClock, _seconds: float) -> None:
+        text = next(written, None)
+        if text is None:
+            raise KeyboardInterrupt
+        path.write_text(text)
 
-    def rotate() -> None:
-        append("last ")
-        path.rename(tmp_path / "log.1")
-        path.write_text("second ")
-
-    steps: Iterator[Callable[[], object]] = iter(
-        [
-            lambda: path.write_text("first "),
-            lambda: append("more "),
-            rotate,
-            lambda: None,
-            lambda: path.write_text("new"),  # emptied and shorter than before
-            path.unlink,
-            lambda: path.write_text(" again"),
-        ]
-    )
-
-    async def pause() -> None:
-        step = next(steps, None)
-        if step is None:
-            raise EOFError
-        step()
-
-    with pytest.raises(EOFError):
-        await print_log(path, tail=None, pause=pause)
-    assert capsys.readouterr().out == "first more last second new again"
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    assert person.run("logs", "lab", "--follow", code=130)[0] == "first more new"
 
 
 def test_a_terminal_is_not_steered_by_a_log(

@@ -84,6 +84,8 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("WorkspaceExistsError", 409),
         ("OperationUnderWayError", 409),
         ("PortInUseError", 409),
+        ("LogElsewhereError", 409),
+        ("LogUnreadableError", 503),
         ("NotInTrashError", 404),
         ("PlaceTakenError", 409),
         (ComingBackError.code, 409),
@@ -106,10 +108,10 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     assert (
         "`UnknownWorkspaceError` with 404, `WorkspaceExistsError`, `OperationUnderWayError`, `PortInUseError`" in text
     )
-    assert "`PortInUseError`, `NotRunningError` and `LeaseOverError` with 409" in text
+    assert "`PortInUseError`, `LogElsewhereError`, `NotRunningError` and `LeaseOverError` with 409" in text
     assert (
-        "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422, `ActivityUnavailableError` with 503"
-        in text
+        "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422, `LogUnreadableError` and "
+        "`ActivityUnavailableError` with 503" in text
     )
     assert "`WorkspaceOutcomeUnknownError` with 504 under the code `OutcomeUnknownError`" in text
     assert WorkspaceOutcomeUnknownError.code == "OutcomeUnknownError"

@@ -54,7 +54,6 @@ ON_THIS_MACHINE = {
     "tokens show": "as tokens create",
     "tokens revoke": "as tokens create",
     "tokens owner": "as tokens create",
-    "workspaces logs": "it reads a file of this machine, which holds what a program wrote",
 }
 """Commands that no server carries out."""
 OTHER_NAMES = {

@@ -212,6 +212,7 @@ async def api(
                     metrics=metrics,
                     activity=activity,
                     trash_ttl=TRASH_TTL,
+                    log_of=lambda one: tmp_path / f"{one.id}.log",
                 ),
                 status_service=status,
                 places=lambda: PageLinks("http://localhost:8750", "http://localhost:8751"),

@@ -23,11 +23,13 @@ from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.kube.errors import NotFoundError
 from lapse.requests.addresses import UnknownNameError
 from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.logs import LogPage
 from lapse.workspaces.model import Changes, Ms, ObservedStatus, WorkspaceId
 from tests.past import policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tests.unit.web.conftest import API
 
@@ -214,7 +216,7 @@ async def test_policies_are_listed_shown_and_run(api: API) -> None:
 # --- workspaces -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_workspace_is_made_changed_and_deleted_only_as_it_was_seen(api: API) -> None:
+async def test_a_workspace_is_made_changed_and_deleted_only_as_it_was_seen(api: API, tmp_path: Path) -> None:
     workspaces = RemoteWorkspaces(calls_of(api))
 
     made = await workspaces.create("lab", command=COMMAND, port=9000, owner="ann", start=False)
@@ -231,6 +233,10 @@ async def test_a_workspace_is_made_changed_and_deleted_only_as_it_was_seen(api: 
     assert (await workspaces.list(owner="ann")).items == [await workspaces.show("lab")]
     assert (await workspaces.list(owner="bob")).items == []
     assert (await workspaces.start("lab", if_match=changed.etag)).desired_state == "RUNNING"
+    assert await workspaces.logs("lab") == LogPage("", 0, more=False)
+    (tmp_path / f"{made.id}.log").write_text("one\ntwo\n")
+    assert await workspaces.logs("lab", tail=1) == LogPage("two\n", 8, more=False)
+    assert await workspaces.logs("lab", after=4) == LogPage("two\n", 8, more=False)
     assert (await workspaces.open("lab")).url.startswith("http://lab.w.localhost:8752/")
     assert (await workspaces.delete("lab")).deleted_at is not None
     with pytest.raises(UnknownWorkspaceError):

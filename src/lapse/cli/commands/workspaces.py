@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import Flags, OpenWorkspaceFlags, WorkspaceFlags, WorkspaceStoreFlags
+from lapse.cli.flags import Flags, OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.input import Yes, confirm
 from lapse.cli.output import (
     ExitCode,
@@ -23,6 +23,7 @@ from lapse.cli.output import (
     print_page,
     print_result,
     print_table,
+    print_text,
 )
 from lapse.cli.usage import NumberError, check_program, commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
@@ -31,11 +32,10 @@ from lapse.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.cli.context import Context
     from lapse.cli.workspaces import WorkspacePlace
     from lapse.engine.view import ViewPage
     from lapse.workspaces.activity.port import Signal
-    from lapse.workspaces.model import Changes, Workspace, WorkspaceId
+    from lapse.workspaces.model import Changes, WorkspaceId
     from lapse.workspaces.view import Opened, WorkspaceDetails, WorkspaceView
 
 app = App(
@@ -45,6 +45,8 @@ app = App(
     "the one that --server names, or that on the same store, workspaces.db in the state folder or --database-url.",
     default_parameter=Parameter(negative=()),
 )
+_LOOK_SECONDS: Final = 0.5
+"""How often a log that is followed is looked at."""
 _STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
 _command = commands_of(app)
 
@@ -406,28 +408,29 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
     tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
-    flags: WorkspaceStoreFlags = WorkspaceStoreFlags(),
+    flags: WorkspaceFlags = WorkspaceFlags(),
 ) -> int:
-    """Print what the program of a workspace wrote since its last start.
+    """Print what the program of a workspace wrote.
 
     It is read from a file, on the machine of lapse up.
     """
-    from lapse.app.workspaces import log_of
-    from lapse.cli.context import in_context
-    from lapse.cli.output import LOOK_SECONDS, print_log
-    from lapse.workspaces.view import address_of
+    from lapse.cli.workspaces import ask_workspaces
 
     if tail is not None and tail < 0:
         raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
 
-    async def work(context: Context) -> tuple[Workspace, bool]:
-        found = await (await context.workspaces()).by_name(_name(name))
-        pause = (lambda: context.machine.sleep(LOOK_SECONDS)) if follow else None
-        return found, await print_log(log_of(context.settings, found), tail=tail, pause=pause)
+    async def work(place: WorkspacePlace) -> bool:
+        page = await place.workspaces.logs(_name(name), tail=tail)
+        while True:
+            print_text(page.text, end="")
+            if not (page.more or follow):
+                return page.next > 0
+            if not page.more:
+                await place.clock.sleep(_LOOK_SECONDS)
+            page = await place.workspaces.logs(_name(name), after=page.next)
 
-    found, written = in_context(flags, work)
-    if not written:
-        message(f"{address_of(found)} has no output: it was not started yet.")
+    if not ask_workspaces(flags, work):
+        message(f"workspace/{_name(name)} has no output: it was not started yet.")
     return ExitCode.DONE
 
 

@@ -6,6 +6,7 @@
 | ``/workspaces/{name}/start``, ``/stop``, ``/archive`` | another state is wanted |
 | ``/workspaces/{name}/hold``, ``/release`` | keep it from lapsing, or no longer |
 | ``/workspaces/{name}/why`` | why it is kept or lapses, when, and what would save it |
+| ``/workspaces/{name}/logs`` | what its program wrote |
 | ``/workspaces/{name}/open`` | an address with a ticket, to be opened in a browser once |
 
 A caller sees and changes the workspaces of the owners in the scopes of its token: all of them with ``admin``, to be
@@ -17,8 +18,10 @@ changed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -61,6 +64,7 @@ from lapse.workspaces import verbs
 from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError
 from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.logs import LogPage, read_log
 from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
     DEFAULT_STANDBY_TTL_SECONDS,
@@ -81,6 +85,8 @@ from lapse.workspaces.view import BusyLeaseView, Opened, WorkspaceDetails, addre
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
+_MOST_LINES: Final = 1_000_000
+_LARGEST: Final = 2**53 - 1
 _ROWS: Final = 100
 """Deletions of one name that are looked at in the journal."""
 _SINCE: Final = "@1794873600"
@@ -173,14 +179,17 @@ class WorkspacesService:
         node: str | None = None,
         changed: Callable[[], None] = lambda: None,
         trash_ttl: Duration = NEVER,
+        log_of: Callable[[Workspace], Path] | None = None,
     ) -> None:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
         is called after something was asked for. What people delete is counted in ``metrics``. Without ``activity`` it
         is not known who is there; ``counts`` says whether what it counts is believed now. ``busy_most`` is how long a
-        busy lease can be renewed, in seconds. What is deleted can come back for ``trash_ttl``.
+        busy lease can be renewed, in seconds. What is deleted can come back for ``trash_ttl``. ``log_of`` returns the
+        file that the program of a workspace writes to; without it, none has written anything.
         """
+        self._log_of = log_of
         self._trash_ttl = trash_ttl
         self._activity, self._counts, self._busy_most = activity, counts, busy_most
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
@@ -249,6 +258,14 @@ class WorkspacesService:
     async def one(self, name: str, owners: Owners) -> Response:
         """Answer one workspace."""
         return self._answer(await self.find(name, owners), owners)
+
+    async def logs(self, name: str, owners: Owners, *, tail: int | None, after: int) -> LogPage:
+        """Return a page of what the program of a workspace wrote."""
+        found = await self.find(name, owners)
+        if self._log_of is None:
+            return LogPage("", 0, more=False)
+        path, address = self._log_of(found), str(address_of(found))
+        return await asyncio.to_thread(read_log, path, address, tail=tail, after=after)
 
     async def change(
         self,
@@ -456,6 +473,24 @@ async def create_workspace(request: Request, body: WorkspaceAsked, service: Serv
 async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
     """Return a workspace; its ETag is for If-Match."""
     return await service.one(name, whose)
+
+
+@router.get(
+    "/workspaces/{name}/logs",
+    operation_id="workspaces.logs",
+    summary="What the program of a workspace wrote",
+    responses={200: answer(LogPage), **problems(404, 409)},
+)
+async def logs(
+    name: Name,
+    *,
+    service: Service,
+    whose: Whose,
+    tail: Annotated[int | None, Query(ge=0, le=_MOST_LINES, description="Begin with so many last lines")] = None,
+    after: Annotated[int, Query(ge=0, le=_LARGEST, description="Where to begin: next of the page before")] = 0,
+) -> Response:
+    """Return a page of its log, from its beginning, its last lines, or where the page before ended."""
+    return Answer(await service.logs(name, whose, tail=tail, after=after))
 
 
 @router.patch(
