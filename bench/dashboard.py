@@ -105,7 +105,7 @@ def claims_of(results: Results) -> list[Claim]:
         Claim("a change in the page", "<=", 1, live, "the rows of so many things take longer to read", unit=" s"),
         Claim("GET / when the server is warm", "<=", 1, warm, unit=" s"),
         Claim("requests of an idle page", "<=", 0, {} if idle is None else {"": len(idle.requests)}, unit=""),
-        Claim("CPU of an idle page", "<=", 0.1, _idle_share(idle), "it looks for changes every 250 ms", unit=" %"),
+        Claim("CPU of an idle page", "<=", 0.1, _idle_share(idle), "a server wakes by itself", unit=" %"),
         Claim("lag of the loops that 50 dashboards add", "<=", 0.1, lags, "each renders the page anew", unit=" s"),
     ]
 

@@ -8,8 +8,8 @@
 | ``keys`` | every write to a file; in memory the numbers of keys; nothing on a server, which cannot tell |
 | ``status`` | leadership, a loop that begins or ceases to fail, a domain that is frozen or goes on |
 
-Stores in files are asked at every tick: whether the file has been written, which costs microseconds, and only then
-what. Those on a server are asked less often. Who is there is told where this process counts it; Redis cannot tell.
+Stores in files are asked when the kernel tells of a write: whether the file has another version, and only then what.
+Those on a server are asked at times of their own. Who is there is told where this process counts it; Redis cannot tell.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.sqlite.data_version import DataVersion
     from lapse.db.sqlite.file import SQLiteFile
+    from lapse.db.sqlite.writes import Writes
     from lapse.engine.journal.port import Journal, RowFilters, RowPosition
     from lapse.engine.running.coordinator import Coordinator
     from lapse.keys.port import Backend
@@ -60,7 +61,7 @@ class _Rows:
 
 
 class _Files:
-    """Tells whether files have been written; one of them for all stores that are in the same file."""
+    """The files of the stores: one version for all stores that are in the same file."""
 
     def __init__(self) -> None:
         self._known: dict[Path, DataVersion] = {}
@@ -69,6 +70,11 @@ class _Files:
         from lapse.db.sqlite.data_version import DataVersion
 
         return self._known.setdefault(file.path, DataVersion(file))
+
+    def writes(self) -> Writes:
+        from lapse.db.sqlite.writes import Writes
+
+        return Writes(self._known)
 
 
 def live_changes(
@@ -99,7 +105,7 @@ def live_changes(
     ]
     # Of keys only a file tells all: the same number of keys may have other expiries.
     is_whole = isinstance(keys, FileBackend) and not has_others
-    return LiveChanges(sources, clock=clock, is_whole=is_whole)
+    return LiveChanges(sources, clock=clock, is_whole=is_whole, writes=files.writes())
 
 
 def _journal_sources(journal: Journal, files: _Files) -> Iterator[Source]:

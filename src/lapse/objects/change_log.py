@@ -6,9 +6,10 @@ has seen is no part of its history.
 
 `Wakeups` tells watches when there may be something new, without ever telling them what. A commit of this process wakes
 the watches of its kind at once. Everything else, such as commits of other processes, is noticed by one poller, which
-runs only while somebody watches: it asks SQLite for `data_version`, which costs a look at shared memory and changes
-with every commit of another connection. A watch that is woken for nothing reads nothing, so waking too often is
-harmless, and what is missed here is made up for by the next poll. It belongs to one event loop.
+runs only while somebody watches: when the kernel tells of a write (`lapse.db.sqlite.writes`), and now and then anyway,
+it asks SQLite for `data_version`, which changes with every commit of another connection. A watch that is woken for
+nothing reads nothing, so waking too often is harmless, and what is missed here is made up for by the next poll. It
+belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite.file import open_reader
+from lapse.db.sqlite.writes import Writes
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.kube.resources import EventType, Struct
 from lapse.objects.documents import decode
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from lapse.db.sqlite.file import SQLiteFile
 
 _POLL_SECONDS: Final = 0.05
+"""How often the file is asked at most; where the kernel tells of no writes, also at least."""
+_UNTOLD_SECONDS: Final = 1.0
+"""How often it is asked although the kernel told of no write."""
 
 _BATCH_CHANGES: Final = 500
 _BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -209,6 +214,7 @@ class Wakeups:
     def __init__(self, file: SQLiteFile, *, clock: Clock, noticed: Callable[[], None]) -> None:
         """Begin with nobody to wake."""
         self._file = file
+        self._writes = Writes([file.path])
         self._clock = clock
         self._noticed = noticed
         self._sleepers: dict[asyncio.Event, str] = {}
@@ -253,12 +259,15 @@ class Wakeups:
             await asyncio.wait([poller])
 
     async def _poll(self) -> None:
-        while True:
-            # A connection that failed is given up. Those who are woken read for themselves, and say what is wrong.
-            with suppress(apsw.Error, DatabaseError):
-                await self._poll_on(open_reader(self._file))
-            self.wake_all()
-            await self._clock.sleep(_POLL_SECONDS)
+        try:
+            while True:
+                # A connection that failed is given up. Those who are woken read for themselves, and say what is wrong.
+                with suppress(apsw.Error, DatabaseError):
+                    await self._poll_on(open_reader(self._file))
+                self.wake_all()
+                await self._clock.sleep(_POLL_SECONDS)
+        finally:
+            self._writes.close()
 
     async def _poll_on(self, db: apsw.Connection) -> None:
         """Look and sleep by turns. The same connection every time: the number means nothing to another one."""
@@ -272,7 +281,7 @@ class Wakeups:
                     before = version
                     self.wake_all()
                     self._noticed()
-                await self._clock.sleep(_POLL_SECONDS)
+                await self._writes.pause(self._clock, least=_POLL_SECONDS, most=_UNTOLD_SECONDS)
         finally:
             with suppress(apsw.Error):
                 db.close(force=True)

@@ -28,9 +28,13 @@ from typing import Final
 from lapse.core.clock import Clock
 from lapse.core.jitter import backoff
 from lapse.core.log import get_logger
+from lapse.db.sqlite.writes import Writes
 from lapse.web.api.errors import StoppingError, TooManyStreamsError
 
 TICK_SECONDS: Final = 0.25
+"""How often sources are looked at, at most; without `lapse.db.sqlite.writes.Writes`, also at least."""
+UNTOLD_SECONDS: Final = 0.75
+"""How often they are looked at although no file of theirs was written."""
 CHECK_SECONDS: Final = 5.0
 """How often subscribers are woken although nothing has changed: to see whether they still may look."""
 MOST_SUBSCRIBERS: Final = 240
@@ -120,8 +124,14 @@ class LiveChanges:
 
     name: Final = "live"
 
-    def __init__(self, sources: Iterable[Source], *, clock: Clock, is_whole: bool = True) -> None:
-        """Look at nothing yet. ``is_whole``: whether every store has a source. Belongs to one event loop."""
+    def __init__(
+        self, sources: Iterable[Source], *, clock: Clock, is_whole: bool = True, writes: Writes | None = None
+    ) -> None:
+        """Look at nothing yet. Belongs to one event loop.
+
+        ``is_whole``: whether every store has a source. ``writes`` tells when files were written: it spares most looks.
+        """
+        self._writes = writes
         self._watched = [_Watched(one) for one in sources]
         self.clock = clock
         self.is_whole = is_whole
@@ -194,6 +204,8 @@ class LiveChanges:
                 await self._stop()
 
     async def _stop(self) -> None:
+        if self._writes is not None:
+            self._writes.close()
         tasks = [self._ticking, *(one.looking for one in self._watched)]
         self._ticking = None
         running = [task for task in tasks if task is not None and not task.done()]
@@ -204,13 +216,19 @@ class LiveChanges:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self.clock.sleep(TICK_SECONDS)
+            await self._pause()
             await self._look()
             now = self.clock.monotonic_ns()
             if now - self._reminded_ns >= CHECK_SECONDS * _NS:
                 self._reminded_ns = now
                 for one in self._open:
                     one.wake()
+
+    async def _pause(self) -> None:
+        if self._writes is None:
+            await self.clock.sleep(TICK_SECONDS)
+        else:
+            await self._writes.pause(self.clock, least=TICK_SECONDS, most=UNTOLD_SECONDS)
 
     async def _look(self) -> None:
         now = self.clock.monotonic_ns()
