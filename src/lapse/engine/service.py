@@ -682,6 +682,7 @@ class LocalService:
             signals=[] if facts is None else list(facts.signals),
             waiting=waiting,
             problems=problems,
+            frozen=freeze_view(state.frozen.get(ALL)),
         )
 
     async def _domain_status(self, name: str, state: GateState, waiting: Sequence[WaitingPolicy]) -> DomainStatus:

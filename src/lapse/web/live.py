@@ -139,7 +139,8 @@ class LiveChanges:
         # From the time of the start on, so that a number of the process before this one is not taken for one of this.
         self._first = clock.wall_ns() // _MS
         self._numbers = dict.fromkeys((one.source.topic for one in self._watched), self._first)
-        self._open: set[Subscription] = set()
+        self._open: dict[Subscription, None] = {}
+        """In the order in which they began."""
         self._ticking: asyncio.Task[None] | None = None
         self._reminded_ns = 0
         self._is_closed = False
@@ -184,24 +185,36 @@ class LiveChanges:
     async def subscribe(self, holder: str = "") -> AsyncIterator[Subscription]:
         """Enter a block in which changes are told; ``holder`` names who has so many of the subscriptions.
 
-        Raises `TooManyStreamsError`, and `StoppingError` when the process stops.
+        Where there are `MOST_SUBSCRIBERS`, the youngest ends of whoever has the most, so that a few cannot keep others
+        out. Raises `TooManyStreamsError`, and `StoppingError` when the process stops.
         """
         if self._is_closed:
             raise StoppingError
-        held = Counter(one.holder for one in self._open)
-        if held.total() >= MOST_SUBSCRIBERS or held[holder] >= MOST_PER_HOLDER:
-            raise TooManyStreamsError
+        self._make_room(holder)
         one = Subscription(holder)
-        self._open.add(one)
+        self._open[one] = None
         try:
             await self._look()  # what is there now is no change
             if self._ticking is None:
                 self._ticking = asyncio.create_task(self._keep_looking(), name="lapse-live-changes")
             yield one
         finally:
-            self._open.discard(one)
+            self._open.pop(one, None)
             if not self._open:
                 await self._stop()
+
+    def _make_room(self, holder: str) -> None:
+        held = Counter(one.holder for one in self._open)
+        if held[holder] >= MOST_PER_HOLDER:
+            raise TooManyStreamsError
+        if held.total() < MOST_SUBSCRIBERS:
+            return
+        ((greatest, count),) = held.most_common(1)
+        if count <= held[holder] + 1:
+            raise TooManyStreamsError
+        youngest = next(one for one in reversed(self._open) if one.holder == greatest)
+        del self._open[youngest]
+        youngest.close()
 
     async def _stop(self) -> None:
         if self._writes is not None:

@@ -143,6 +143,113 @@ def test_why_opens_a_panel_that_escape_closes_and_focus_returns(house: House, pe
     assert page.url == f"{house.server.http}/"
 
 
+def test_a_double_click_gives_one_hour_and_not_two(house: House, person: BrowserContext) -> None:
+    address = house.record("double")
+    page = house.visit(person, "/?window=day")
+    is_live(page)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if "/act/" in request.url else None)
+    row_of(page, address).get_by_role("button", name=f"+1 h {address}", exact=True).dblclick()
+    expect(row_of(page, address)).to_contain_text("in 1h59m")
+    page.wait_for_timeout(500)
+    assert len(sent) == 1
+
+
+def test_what_is_said_while_a_panel_is_open_is_seen_and_the_panel_keeps_the_focus(
+    house: House, browser: Browser
+) -> None:
+    address = house.record("said")
+    with browser.new_context(viewport={"width": 390, "height": 800}) as phone:
+        page = house.visit(phone)
+        is_live(page)
+        row_of(page, address).get_by_role("link", name=f"Why {address}", exact=True).click()
+        panel = page.get_by_role("dialog")
+        panel.get_by_label("More time").fill("xyz")
+        panel.get_by_role("button", name="Extend").click()
+        said(page, "'xyz' is not a time")
+        assert page.evaluate(ON_TOP)
+        panel.get_by_label("Reason").fill("a look")
+        panel.get_by_label("Until").focus()
+        panel.get_by_role("button", name="Hold", exact=True).click()
+        expect(panel.get_by_role("button", name="Release")).to_be_focused()
+
+
+ON_TOP = """() => {
+  const box = document.querySelector(".toast").getBoundingClientRect();
+  const seen = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+  return seen.classList.contains("toast");
+}"""
+
+
+def test_an_open_panel_shows_what_becomes_of_its_thing(house: House, person: BrowserContext) -> None:
+    address = house.record("panel-lives")
+    page = house.visit(person)
+    is_live(page)
+    row_of(page, address).get_by_role("link", name=f"Why {address}", exact=True).click()
+    panel = page.get_by_role("dialog")
+    expect(panel).to_contain_text("Kept: its time is not over")
+    panel.get_by_label("Reason").fill("typed")
+    panel.get_by_label("Until").focus()
+    house.cli("extend", address, "2h")
+    expect(panel).to_contain_text("Extended until")
+    expect(panel.get_by_label("Reason")).to_have_value("typed")
+    house.cli("delete", address, "--yes")
+    expect(panel).to_contain_text("Gone")
+
+
+def test_the_chart_of_a_day_has_hours_and_tells_figures_where_the_pointer_is(
+    house: House, person: BrowserContext
+) -> None:
+    house.record("hovered")
+    page = house.visit(person, "/?window=day")
+    expect(page.locator("#chart canvas")).to_have_count(1)
+    assert page.evaluate(SHIFTED) < 0.1  # above that, people notice that a page jumps
+    box = page.locator("#chart").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 90, box["y"] + box["height"] / 2)
+    legend = page.locator("#chart .u-legend")
+    expect(legend).to_be_visible()
+    at = legend.bounding_box()
+    assert at
+    assert box["y"] <= at["y"] < box["y"] + box["height"]
+    assert page.evaluate("() => document.querySelector('#chart').textContent.includes('history')")
+
+
+SHIFTED = """() => new Promise(found => {
+  let sum = 0;
+  new PerformanceObserver(list => { for (const one of list.getEntries()) sum += one.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => found(sum), 500);
+})"""
+
+
+def test_the_page_of_an_odd_name_stays_the_page_of_that_name(house: House, person: BrowserContext) -> None:
+    for name in ("a", "%2561"):
+        house.insert_key(name)
+    page = house.visit(person, f"/thing/key/{KEY_APP}/%2561")
+    is_live(page)
+    house.record("something-else")
+    house.insert_key("another")
+    page.wait_for_timeout(2500)
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"key/{KEY_APP}/%2561")
+    assert page.locator('article input[name="address"]').evaluate_all("all => all.map(one => one.value)") == [
+        f"key/{KEY_APP}/%2561"
+    ]
+    expect(page.get_by_role("button", name="Extend")).to_be_visible()
+    expect(page.get_by_role("button", name="Hold", exact=True)).to_have_count(0)  # keys cannot be held
+    expect(page.get_by_role("button", name="Delete now")).to_have_count(0)
+
+
+def test_a_clock_that_was_set_while_the_page_is_open_is_noticed(house: House, person: BrowserContext) -> None:
+    address = house.record("skewed")
+    page = house.visit(person)
+    is_live(page)
+    page.evaluate("() => { const now = Date.now; Date.now = () => now() + 3600e3; }")
+    house.cli("hold", address, "--reason=a look")
+    house.cli("release", address)
+    expect(row_of(page, address).locator(".countdown")).to_contain_text(re.compile(r"^in 5\dm"))
+
+
 def test_what_lapsed_just_now_is_brought_back_by_one_click(house: House, person: BrowserContext) -> None:
     address = house.record("undone")
     page = house.visit(person)
@@ -243,7 +350,7 @@ def keep_plan(page: Page, address: str) -> str:
     id = (made.text_content() or "").strip()  # noqa: A001 - as the page calls it
     made.click()
     expect(page.get_by_role("heading", name=f"Plan {id}")).to_be_visible()
-    expect(page.get_by_text("Not approved yet.")).to_be_visible()
+    expect(page.get_by_text("Nobody has approved it")).to_be_visible()
     return id
 
 

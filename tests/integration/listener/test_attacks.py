@@ -241,6 +241,13 @@ def test_a_head_above_the_limit_is_refused(server: LapseServer, lines: list[str]
     assert_safe(reply)
 
 
+def test_a_long_address_counts_as_a_part_of_the_head(server: LapseServer) -> None:
+    reply = read(send(server, request(server, "GET", f"/api/v1/status?{'a' * MAX_HEAD_BYTES}", bearer(server))))
+
+    assert (reply.status, reply.code) == (431, "HeadTooLargeError")
+    assert_safe(reply)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -271,6 +278,8 @@ def test_a_body_with_two_lengths_is_one_request_and_never_two(server: LapseServe
     answers = send(server, request(server, "POST", "/api/v1/hold", *lines) + b"0\r\n\r\n" + inside)
 
     assert answers.count(b"HTTP/1.1 ") == 1
+    reply = read(answers)
+    assert (reply.status, reply.code, reply.headers["connection"]) == (400, "TwoLengthsError", "close")
     assert not is_frozen(server)
 
 

@@ -6,8 +6,10 @@ import re
 from html import unescape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
+from fastapi import Request
 from msgspec.structs import replace
 
 from lapse.engine.verbs.contract import BudgetRate, DomainForecast, Forecast
@@ -18,7 +20,7 @@ from lapse.web.pages import actions
 from lapse.web.pages.assets import assets, url_of
 from lapse.web.pages.dashboard import chart_of, chart_rows
 from lapse.web.pages.previews import PlanPreviews
-from lapse.web.pages.render import NAVIGATION, in_bytes
+from lapse.web.pages.render import NAVIGATION, in_bytes, own_url, supports, times
 
 if TYPE_CHECKING:
     import httpx2
@@ -170,6 +172,94 @@ async def test_a_form_does_what_the_verb_does_and_says_so_on_a_page_or_to_a_scri
     assert (script.status_code, script.content) == (204, b"")
     assert "Released: workspace/lab" in script.headers["hx-trigger"]
     assert (await client.get("/api/v1/why/workspace/lab")).json()["hold"] is None
+
+
+async def test_a_form_that_asks_first_asks_on_a_page_where_there_are_no_scripts(
+    client: httpx2.AsyncClient, api: API
+) -> None:
+    await make_lab(api)
+    thing = (await client.get("/thing/workspace/lab", headers=HTML)).text
+    question = re.search(r'name="sure" value="([^"]+)"', thing)
+    assert question
+    form = {"csrf": await csrf(client), "address": "workspace/lab", "then": "/trash", "sure": unescape(question[1])}
+    asked = await client.post("/act/delete", data=form, headers=FORM)
+    assert "Delete workspace/lab now?" in asked.text
+    assert (await client.get("/api/v1/workspaces/lab")).status_code == 200
+    again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text))
+    assert again.keys() == {"csrf", "address", "then"}
+    assert "Deleted: workspace/lab" in (await client.post("/act/delete", data=again, headers=FORM)).text
+
+
+async def test_a_script_has_asked_before_it_sends_a_form(client: httpx2.AsyncClient, api: API) -> None:
+    await make_lab(api)
+    form = {"csrf": await csrf(client), "address": "workspace/lab", "sure": "Delete?"}
+    answer = await client.post("/act/delete", data=form, headers=FORM | {"HX-Request": "true"})
+    assert "Deleted: workspace/lab" in answer.headers["hx-trigger"]
+
+
+async def test_what_came_of_many_things_is_told_in_short() -> None:
+    told = actions._in_short("Brought back", [f"history/chaos-system/{'a' * 60}-{n}" for n in range(2_000)], ["b", "c"])
+    assert told.endswith("and 1,995 more. b; c")
+    assert told.count("history/") == 5
+
+
+async def test_a_header_is_never_longer_than_servers_on_the_way_take(client: httpx2.AsyncClient, api: API) -> None:
+    await make_lab(api)
+    form = {"csrf": await csrf(client), "address": "workspace/lab", "reason": "ü" * 900}
+    answer = await client.post("/act/hold", data=form, headers=FORM | {"HX-Request": "true"})
+    assert len(answer.headers.get("hx-trigger", "")) < 4_000
+
+
+@pytest.mark.parametrize("path", ["/thing/key/7/%2561", "/thing/key/7/a%2Fb", "/thing/key/7/100%2525"])
+def test_the_address_of_a_page_is_the_one_that_was_asked_for(path: str) -> None:
+    scope = {"type": "http", "path": unquote(path), "raw_path": path.encode(), "query_string": b"at=1d", "headers": []}
+    assert own_url(Request(scope)) == f"{path}?at=1d"
+
+
+@pytest.mark.parametrize(
+    ("domain", "verb", "is_supported"),
+    [("keys", "hold", False), ("keys", "delete", False), ("keys", "extend", True), ("history", "hold", True)],
+)
+def test_a_verb_is_offered_where_the_domain_has_it(domain: str, verb: str, *, is_supported: bool) -> None:
+    assert supports(domain, verb) is is_supported
+
+
+async def test_who_may_not_ask_why_is_given_no_links_to_that(api: API) -> None:
+    await make_lab(api)
+    form = {"csrf": await csrf(api.client), "address": "workspace/lab"}
+    await api.client.post("/act/delete", data=form, headers=FORM)
+    for scope, is_linked in (("read", True), ("monitor", False)):
+        page = (await api.stranger.get("/", headers=HTML | bearer(api, scope))).text
+        assert "workspace/lab" in page
+        assert ("/thing/" in page) is is_linked
+
+
+async def test_what_is_frozen_as_a_whole_is_resumed_as_a_whole(client: httpx2.AsyncClient, api: API) -> None:
+    await make_lab(api)
+    form = {"csrf": await csrf(client), "domain": "all", "reason": "a look"}
+    assert "Frozen: everything." in (await client.post("/act/freeze", data=form, headers=FORM)).text
+    for path in ("/", "/engine"):
+        page = (await client.get(path, headers=HTML)).text
+        assert page.count("Everything is frozen") == 1
+        assert page.count('action="/act/resume"') == 1
+        assert 'name="domain" value="all"' in page
+    del form["reason"]
+    one = form | {"domain": "workspaces"}
+    assert "Everything is frozen: resume everything." in (await client.post("/act/resume", data=one, headers=FORM)).text
+    assert "Resumed: everything." in (await client.post("/act/resume", data=form, headers=FORM)).text
+    assert "frozen" not in (await client.get("/", headers=HTML)).text
+
+
+def test_times_in_a_text_are_marked_for_the_reader_and_the_rest_is_escaped() -> None:
+    assert times("<b> until 2026-01-31T02:00:00Z, since 2026-01-30T02:00:00.5Z.") == (
+        '&lt;b&gt; until <time datetime="2026-01-31T02:00:00Z" data-local>2026-01-31T02:00:00Z</time>,'
+        ' since <time datetime="2026-01-30T02:00:00.5Z" data-local>2026-01-30T02:00:00.5Z</time>.'
+    )
+    assert times("<i>") == "&lt;i&gt;"
+
+
+def test_a_domain_that_is_not_known_here_offers_nothing() -> None:
+    assert not supports("elsewhere", "hold")
 
 
 async def test_what_was_deleted_on_a_page_is_brought_back_on_a_page(client: httpx2.AsyncClient, api: API) -> None:

@@ -272,10 +272,35 @@ async def test_there_is_a_limit_in_all_and_for_each_holder(clock: VirtualClock) 
             await stack.enter_async_context(live.subscribe("one"))
         for number in range(MOST_SUBSCRIBERS - MOST_PER_HOLDER):
             await stack.enter_async_context(live.subscribe(str(number)))
-        with pytest.raises(TooManyStreamsError):
-            await stack.enter_async_context(live.subscribe("other"))
+        assert live.subscribers == MOST_SUBSCRIBERS
     async with live.subscribe("one"):
         assert live.subscribers == 1
+
+
+async def test_where_there_are_too_many_the_youngest_ends_of_whoever_has_the_most(clock: VirtualClock) -> None:
+    live = LiveChanges([], clock=clock)
+    greedy = [str(number) for number in range(MOST_SUBSCRIBERS // MOST_PER_HOLDER)]
+    async with AsyncExitStack() as stack:
+        open_ones = {
+            name: [await stack.enter_async_context(live.subscribe(name)) for _ in range(MOST_PER_HOLDER)]
+            for name in greedy
+        }
+        for _ in range(3):
+            await stack.enter_async_context(live.subscribe("owner"))
+        assert live.subscribers == MOST_SUBSCRIBERS
+        assert [sum(one.closed for one in some) for some in open_ones.values()] == [1, 1, 1]
+        assert all(some[-1].closed for some in open_ones.values())
+        with pytest.raises(TooManyStreamsError):  # who comes back takes nobody else's
+            await stack.enter_async_context(live.subscribe(greedy[0]))
+
+
+async def test_where_all_have_as_many_nobody_makes_room_for_one_more(clock: VirtualClock) -> None:
+    live = LiveChanges([], clock=clock)
+    async with AsyncExitStack() as stack:
+        for number in range(MOST_SUBSCRIBERS):
+            await stack.enter_async_context(live.subscribe(str(number)))
+        with pytest.raises(TooManyStreamsError):
+            await stack.enter_async_context(live.subscribe("other"))
 
 
 async def test_subscriptions_end_at_once_when_the_process_stops(clock: VirtualClock) -> None:

@@ -55,6 +55,7 @@ def request(person: str, scopes: str, url: str, *, whole: bool) -> Request:
             "type": "http",
             "method": "GET",
             "path": path,
+            "raw_path": path.encode(),
             "query_string": query.encode(),
             "headers": headers,
             "server": ("127.0.0.1", 80),

@@ -317,6 +317,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     signals: list[SignalView]
     waiting: list[WaitingPolicy]
     problems: dict[str, str]
+    frozen: Annotated[FreezeView | None, Meta(description="What stops everything; null: domains have their own")] = None
 
 
 class TrashRequest(VerbRequest, frozen=True, kw_only=True):

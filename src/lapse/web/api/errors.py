@@ -1,6 +1,6 @@
 """Errors of HTTP requests, each with its status.
 
-The docstring is the ``detail`` of the problem document. None of them repeats a key, a value or a token.
+The docstring is the ``detail`` of the problem document. None of them repeats a value, a body or a token.
 """
 
 from __future__ import annotations
@@ -215,6 +215,12 @@ class NothingToChangeError(RequestError):
 
 class MalformedRequestError(RequestError):
     """The request cannot be read."""
+
+
+class TwoLengthsError(MalformedRequestError):
+    """The request has Content-Length and Transfer-Encoding, so it is not certain where it ends. Send one of them."""
+
+    headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
 # --- the state of the world ------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 ``POST /act/VERB`` takes the fields of the verb's request as a form, and does what the same request of the API does, by
 the same scopes. A page with live updates gets an answer without contents, and shows what it says; any other gets a page
-that tells what came of it, with the way back.
+that tells what came of it, with the way back. Where a form asks first (the field ``sure`` is its question), a script
+has asked before it sends it; without one a page asks, and sends it again.
 
 Nothing is decided here. Plans are named by their ids: ``propose`` keeps the very plan that a page has shown, and
 ``approve`` and ``apply`` take one that is kept. ``POST /act/log_out`` ends the session of the browser.
@@ -10,7 +11,8 @@ Nothing is decided here. Plans are named by their ids: ``propose`` keeps the ver
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from json import dumps
 from typing import Any, Final
 
@@ -18,6 +20,9 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from lapse.engine.explanation import HoldFacts
+from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.freeze import ALL
 from lapse.engine.verbs import operations
 from lapse.engine.verbs.contract import ProposedRequest
 from lapse.engine.verbs.demo import DemoControl
@@ -35,6 +40,12 @@ from lapse.web.server.security import PRINCIPAL, Principal, caller_of
 PREFIX: Final = "/act/"
 """Where forms are sent."""
 _THEN: Final = "then"
+_SURE: Final = "sure"
+_ALL: Final = {ALL: "everything"}
+_MOST_NAMED: Final = 5
+"""Of many things."""
+_LONGEST_SAID: Final = 500
+"""An answer to a script is a header, and servers on the way have limits for these."""
 Act = Callable[[Request, dict[str, str]], Awaitable[str]]
 router = APIRouter(include_in_schema=False)
 
@@ -75,28 +86,41 @@ async def _delete(request: Request, fields: dict[str, str]) -> str:
 
 async def _undo(request: Request, fields: dict[str, str]) -> str:
     told = await _told(request, operations.UNDO, fields)
-    back = " ".join(f"Brought back: {one.address}{_and(one.says)}." for one in told.items)
-    return " ".join(filter(None, (back, "; ".join(told.problems.values()))))
+    back = [f"{one.address}{_until(one.hold)}" for one in told.items]
+    return _in_short("Brought back", back, [*told.problems.values()])
 
 
-def _and(says: str | None) -> str:
-    return f": {says.rstrip('.')}" if says else ""
+def _until(hold: HoldFacts | None) -> str:
+    return "" if hold is None or hold.until is None else f", held until {hold.until}"
+
+
+def _in_short(said: str, done: Sequence[str], problems: Sequence[str]) -> str:
+    """Say what came of many things; the journal has them all."""
+    told = [f"{said}: {_some(done, ', ')}."] if done else []
+    return " ".join([*told, _some(problems, "; ")]).strip()
+
+
+def _some(texts: Sequence[str], between: str) -> str:
+    shown = between.join(texts[:_MOST_NAMED])
+    return shown if len(texts) <= _MOST_NAMED else f"{shown} and {len(texts) - _MOST_NAMED:,} more"
 
 
 async def _empty_trash(request: Request, fields: dict[str, str]) -> str:
     told = await _told(request, operations.EMPTY_TRASH, fields)
-    gone = ", ".join(one.address for one in told.items)
-    return " ".join(filter(None, (f"Removed for good: {gone}." if gone else "", "; ".join(told.problems.values()))))
+    return _in_short("Removed for good", [one.address for one in told.items], [*told.problems.values()])
 
 
 async def _freeze(request: Request, fields: dict[str, str]) -> str:
     told = await _told(request, operations.FREEZE, fields)
-    return f"Frozen: {told.domain}. Lapse ends nothing of it by itself until it is resumed."
+    return f"Frozen: {_ALL.get(told.domain, told.domain)}. Lapse ends nothing of it by itself until it is resumed."
 
 
 async def _resume(request: Request, fields: dict[str, str]) -> str:
     told = await _told(request, operations.RESUME, fields)
-    return f"Resumed: {', '.join(told.resumed) or 'nothing was frozen'}."
+    resumed = (
+        f"Resumed: {', '.join(_ALL.get(one, one) for one in told.resumed)}." if told.resumed else "Nothing was resumed."
+    )
+    return resumed if told.frozen is None else f"{resumed} Everything is frozen: resume everything."
 
 
 async def _propose(request: Request, fields: dict[str, str]) -> str:
@@ -115,7 +139,9 @@ async def _approve(request: Request, fields: dict[str, str]) -> str:
 
 async def _apply(request: Request, fields: dict[str, str]) -> str:
     told = await carried_out(request, operations.APPLY, operations.APPLY.asked(plan=await _kept(request, fields)))
-    return f"Plan {told.plan}: {told.ended} ended, {told.left} left."
+    others = Counter(one.outcome for one in told.items if one.outcome != Outcome.ENDED)
+    left = "".join(f", {count:,} {outcome.replace('_', ' ')}" for outcome, count in others.most_common())
+    return f"Plan {told.plan}: {told.ended:,} ended{left}."
 
 
 async def _kept(request: Request, fields: Mapping[str, str]) -> Any:  # noqa: ANN401 - a plan
@@ -177,6 +203,9 @@ async def act(request: Request, verb: str) -> Response:
         raise NoSuchRouteError
     fields = await form_of(request)
     then = _own_path(fields.pop(_THEN, "/"))
+    sure = fields.pop(_SURE, "")
+    if sure and not is_live_update(request):
+        return page(request, "sure.html", sure=sure, verb=verb, fields=fields, then=then)
     said = await how(request, fields)
     shared: SharedPages = request.app.state.shared
     shared.forget()
@@ -186,8 +215,9 @@ async def act(request: Request, verb: str) -> Response:
 def done(request: Request, said: str, then: str) -> Response:
     """Return the answer to a form that was carried out."""
     if is_live_update(request):
+        text = said if len(said) <= _LONGEST_SAID else f"{said[:_LONGEST_SAID]}…"
         # ASCII only: what is said names things of people, and a header takes nothing else.
-        return Response(status_code=204, headers={"HX-Trigger": dumps({"lapse:said": {"text": said}})})
+        return Response(status_code=204, headers={"HX-Trigger": dumps({"lapse:said": {"text": text}})})
     return page(request, "done.html", said=said, then=then)
 
 

@@ -7,24 +7,31 @@ inline style, here or elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.environment import TemplateModule
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response
 
 from lapse import __version__
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
+from lapse.domains import REGISTRY
 from lapse.engine.explanation import words
+from lapse.engine.registry import BrokenDomainError, DomainVerb, NoSuchDomainError
+from lapse.engine.verbs.operations import WHY
 from lapse.engine.view import Moment, to_json
 from lapse.web.api.errors import TokenMissingError, TooManyFailuresError
-from lapse.web.auth.scopes import may_act
+from lapse.web.auth.scopes import has_own, may_act
 from lapse.web.live import LiveChanges
 from lapse.web.pages.assets import url_of
 from lapse.web.pages.forms import csrf_of
@@ -38,6 +45,7 @@ _POLICY: Final = (
 _SECOND: Final = 1_000_000_000
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _BYTE_STEP: Final = 1024
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _PATH: Final = "/:@+=,%"
 _SEEN: Final = "seen"
 
@@ -130,6 +138,27 @@ def _detail(value: object) -> str:
             return str(value)
 
 
+def times(text: object) -> Markup:
+    """Escape a text for people, with the times in it as those of the reader, where there are scripts."""
+    plain, found = _MOMENT.split(str(text)), _MOMENT.findall(str(text))
+    marked = [Markup('<time datetime="{0}" data-local>{0}</time>').format(one) for one in found]
+    return Markup("").join(one for pair in zip_longest(map(escape, plain), marked, fillvalue="") for one in pair)
+
+
+def supports(domain: str, verb: str) -> bool:
+    """Whether a verb makes sense for a domain; not of one that is not known here."""
+    try:
+        return REGISTRY.get(domain).supports(DomainVerb(verb))
+    except (NoSuchDomainError, BrokenDomainError):
+        return False
+
+
+@cache
+def _parts(*, linked: bool) -> TemplateModule:
+    """Return the macros; ``linked``: whether things are links to why they lapse."""
+    return _templates().get_template("parts.html").make_module({"linked": linked})
+
+
 @cache
 def _templates() -> Environment:
     environment = Environment(
@@ -146,6 +175,7 @@ def _templates() -> Environment:
         "budget": _budget,
         "bytes": in_bytes,
         "detail": _detail,
+        "times": times,
         "plain": lambda text: str(text).replace("_", " "),
         "iso": lambda moment: str(Moment(moment)),
         "clock": clock_time,
@@ -155,17 +185,24 @@ def _templates() -> Environment:
         "ago": ago,
         "until": until,
         "thing_url": thing_url,
+        "supports": supports,
         "with_query": with_query,
         "navigation": NAVIGATION,
         "version": __version__,
     }
-    environment.globals["parts"] = environment.get_template("parts.html").module
+    environment.globals["parts"] = environment.get_template("parts.html").make_module({"linked": True})
     return environment
 
 
 def is_live_update(request: Request) -> bool:
     """Whether a script of ours asks for what has changed on a page that is shown already."""
     return request.headers.get("hx-request") == "true"
+
+
+def own_url(request: Request) -> str:
+    """Return the address of a page as it was asked for: decoded, it may be that of another thing."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode("ascii") + (f"?{request.url.query}" if request.url.query else "")
 
 
 async def look_first(request: Request) -> None:
@@ -183,7 +220,7 @@ def page(request: Request, template_name: str, *, status_code: int = 200, **valu
         "updating": is_live_update(request),
         "seen": to_json(getattr(request.state, _SEEN, {})),
         "here": request.url.path,
-        "then": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        "then": own_url(request),
         **values,
     }
     template = _templates().get_template(template_name)
@@ -210,7 +247,9 @@ def _person(request: Request, principal: Principal) -> dict[str, Any]:
     """Return who is logged in, for the head of a page and its forms; nobody where nobody is."""
     if not principal.token_id:
         return {"may": frozenset(), "csrf": "", "me": ""}
-    return {"may": may_act(principal.scopes), "csrf": csrf_of(request), "me": caller_of(request).name}
+    may = may_act(principal.scopes)
+    linked = WHY.verb in may or has_own(principal.scopes)
+    return {"may": may, "csrf": csrf_of(request), "me": caller_of(request).name, "parts": _parts(linked=linked)}
 
 
 def refusal(request: Request, error: LapseError, instance: str) -> Response:

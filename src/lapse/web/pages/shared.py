@@ -21,7 +21,7 @@ from starlette.responses import Response
 from lapse.core.identity import secret_token
 from lapse.web.live import LiveChanges
 from lapse.web.pages.forms import csrf_of
-from lapse.web.pages.render import is_live_update
+from lapse.web.pages.render import is_live_update, own_url
 from lapse.web.server.security import PRINCIPAL, Principal
 
 _SHARED_NS: Final = 250_000_000
@@ -50,7 +50,7 @@ class SharedPages:
         if not is_live_update(request):
             return await make(csrf_of(request))
         principal: Principal = request.scope[PRINCIPAL]
-        key, seen = (f"{request.url.path}?{request.url.query}", principal.scopes), dict(await self._live.seen())
+        key, seen = (own_url(request), principal.scopes), dict(await self._live.seen())
         now = self._live.clock.monotonic_ns()
         made = self._made.pop(key, None)
         if made is None or made.seen != seen or now - made.begun_ns >= _SHARED_NS:

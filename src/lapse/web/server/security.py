@@ -41,6 +41,7 @@ from lapse.web.api.errors import (
     StoppingError,
     TooManyFailuresError,
     TooManyLargeBodiesError,
+    TwoLengthsError,
 )
 from lapse.web.api.problems import REQUEST_ID, problem
 
@@ -133,6 +134,8 @@ class Head:
     """The address at which the connection arrived."""
     tls: bool = False
     """Whether the client speaks TLS with this process."""
+    target: int = 0
+    """How long the address is, as it was sent."""
 
     @classmethod
     def of(cls, scope: Scope) -> Head:
@@ -142,7 +145,8 @@ class Head:
             text = name.decode("latin-1").lower()
             headers[text] = (*headers.get(text, ()), value.decode("latin-1"))
         host, port = scope.get("server") or ("", 0)
-        return cls(scope["method"], headers, (host, port or 0), tls=scope.get("scheme") == "https")
+        target = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        return cls(scope["method"], headers, (host, port or 0), tls=scope.get("scheme") == "https", target=target)
 
     def only(self, name: str) -> str | None:
         """Return a header that is there exactly once."""
@@ -190,8 +194,15 @@ def check_method(head: Head) -> None:
 def check_size(head: Head) -> None:
     """Refuse a head with more or longer lines than anybody needs: each is looked at by everything behind this."""
     lines = [(name, line) for name, some in head.headers.items() for line in some]
-    if len(lines) > MAX_HEADER_LINES or sum(len(name) + len(line) for name, line in lines) > MAX_HEAD_BYTES:
+    size = head.target + sum(len(name) + len(line) for name, line in lines)
+    if len(lines) > MAX_HEADER_LINES or size > MAX_HEAD_BYTES:
         raise HeadTooLargeError(limit=MAX_HEAD_BYTES, lines=MAX_HEADER_LINES)
+
+
+def check_length(head: Head) -> None:
+    """Refuse a body with two lengths: a server on the way may have read the other one, and the rest as a request."""
+    if "transfer-encoding" in head.headers and "content-length" in head.headers:
+        raise TwoLengthsError
 
 
 def check_host(head: Head, hosts: Container[str]) -> None:
@@ -298,6 +309,7 @@ class Guard:
         head = Head.of(scope)
         check_method(head)
         check_size(head)
+        check_length(head)
         check_host(head, self._hosts)
         check_origin(head, self._hosts)
         if self._admit is not None:

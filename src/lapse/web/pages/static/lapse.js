@@ -3,7 +3,7 @@
 // server tells what has changed (server-sent events), and the page asks for its part that shows it.
 
 const live = document.getElementById("live"), linkState = document.getElementById("link-state");
-const panel = document.getElementById("panel"), toasts = document.getElementById("toasts");
+const panel = document.getElementById("panel"), panelBody = document.getElementById("panel-body"), toasts = document.getElementById("toasts");
 const topics = new Set((live?.dataset.topics || "").split(" "));
 document.documentElement.classList.add("live");
 
@@ -38,11 +38,20 @@ function tick() {
 
 function localise() {
   for (const one of document.querySelectorAll("time[data-local]:not([data-done])")) {
-    const then = new Date(one.dateTime), far = Math.abs(Date.now() - then) > 20 * 3600e3;
     one.title = one.dateTime;
-    one.textContent = then.toLocaleString([], far ? { dateStyle: "medium", timeStyle: "short" } : { timeStyle: "medium" });
+    one.textContent = localTime(one.dateTime);
     one.dataset.done = "";
   }
+}
+
+function localTime(iso) {
+  const then = new Date(iso), today = then.toDateString() === new Date().toDateString();
+  return then.toLocaleString([], today ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "short" });
+}
+
+function setSkew(now) {
+  skew = now - Date.now();
+  if (Math.abs(skew) < 1500) skew = 0;
 }
 
 // --- the picture of time -------------------------------------------------------------------------------------------
@@ -52,7 +61,7 @@ let chart = null, drawn = "";
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
 const timeName = at => new Date(at * 1000).toLocaleTimeString([], { timeStyle: "short" });
-const dayName = at => new Date(at * 1000).toLocaleDateString([], { weekday: "short", day: "numeric" });
+const dayName = at => new Date(at * 1000).toLocaleDateString([], { weekday: "short", month: "short", day: "numeric" });
 
 function draw() {
   const place = document.getElementById("chart"), source = document.getElementById("chart-data");
@@ -85,7 +94,7 @@ function draw() {
     series.push({ label: "budget", stroke: colour("--bad"), width: 1.5, dash: [6, 4], points: { show: false }, value: (_, at) => (at == null ? "–" : at.toFixed(1)) });
     data.push(times.map(() => told.budget));
   }
-  const isLong = told.step * told.steps > 86400, dates = isLong ? [86400, 172800] : [60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200];
+  const isLong = told.step * told.steps > 2 * 86400, dates = isLong ? [86400, 172800] : [60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200];
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const options = {
     width, height: width < 560 ? 170 : 230, cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true, show: series.length > 1 },
@@ -116,14 +125,21 @@ function filter() {
 }
 document.addEventListener("input", event => { if (event.target.matches("input[data-filter]")) filter(); });
 
+const TIMES = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g;
+
 function say(text, mood = "") {
   const one = document.createElement("p");
   one.className = `toast ${mood}`;
-  one.textContent = text;
+  one.textContent = mood ? text : text.replace(TIMES, localTime); // an error names times as they are written
+  if (panel?.open) panel.append(toasts); // what is outside of an open dialog is neither seen nor read out
   toasts.append(one);
   setTimeout(() => one.remove(), mood ? 12000 : 6000);
 }
 
+// The second click of a double click is none: nobody means to give a thing an hour twice.
+document.addEventListener("click", event => {
+  if (event.detail > 1 && event.target.closest("form.act button")) { event.preventDefault(); event.stopImmediatePropagation(); }
+}, true);
 // A click that asks for a new tab gets one.
 document.addEventListener("click", event => {
   const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
@@ -131,13 +147,17 @@ document.addEventListener("click", event => {
 }, true);
 panel?.addEventListener("click", event => { if (event.target === panel) panel.close(); });
 panel?.addEventListener("close", () => {
-  document.getElementById("panel-body").replaceChildren();
+  panelBody.replaceChildren();
+  document.body.append(toasts);
   if (history.state?.panel) history.back();
 });
 addEventListener("popstate", () => { if (panel?.open) panel.close(); }); // the way back closes the panel
 
 document.body.addEventListener("htmx:afterSwap", event => {
-  if (event.detail.target.id === "live") bringUp(); // before it is painted
+  if (event.detail.target.id === "live") { // before it is painted
+    follow(event.detail.xhr);
+    bringUp();
+  }
   if (event.detail.target.id === "panel-body") {
     panel.dataset.url = event.detail.pathInfo.requestPath;
     if (!panel.open) {
@@ -149,20 +169,29 @@ document.body.addEventListener("htmx:afterSwap", event => {
 document.body.addEventListener("htmx:afterSettle", event => {
   if (event.detail.target?.id === "live" && source?.readyState === EventSource.OPEN) { lost = 0; state("good", "Live"); }
   bringUp();
+  // What had the focus may be gone, such as the button that was pressed: who uses the keyboard stays in the panel.
+  if (panel?.open && !panel.contains(document.activeElement)) (panel.querySelector(".thing-acts button") || panel.querySelector("button")).focus();
 });
+// A clock that was set, here or there, while the page was open: the answer says what time it is, to the second.
+function follow(xhr) {
+  const now = Date.parse(xhr.getResponseHeader("Date")) + 500;
+  if (Math.abs(now - Date.now() - skew) > 3000) setSkew(now);
+}
 // Of the answer itself: its own event is lost where a live update has removed the form before the answer came.
 document.body.addEventListener("htmx:beforeSend", ({ detail: { xhr } }) => xhr.addEventListener("load", () => heard(xhr)));
 function heard(xhr) {
   const told = JSON.parse(xhr.getResponseHeader("HX-Trigger") || "{}")["lapse:said"];
   if (!told) return;
   say(told.text);
-  if (panel?.open) htmx.ajax("GET", panel.dataset.url, { target: "#panel-body", swap: "innerHTML" });
   changed();
 }
 document.body.addEventListener("htmx:responseError", event => {
   const { xhr, target } = event.detail;
   if (xhr.status === 401) { location.reload(); return; } // the session has ended, and the page says what to do
   if (target?.id === "live") { notRefreshed(); return; }
+  const isGone = [404, 409, 412].includes(xhr.status);
+  if (target?.id === "panel-body" && panel.open && isGone) { panel.close(); changed(); }
+  else if (isGone) changed(); // what was asked for is not as the page shows it
   let text = xhr.statusText;
   try { text = JSON.parse(xhr.responseText).detail; } catch { /* no problem document: what the server said is all there is */ }
   say(text || `The server answered ${xhr.status}.`, "bad");
@@ -183,7 +212,7 @@ if (window.Idiomorph) {
   Object.defineProperty(Idiomorph.defaults, "ignoreActiveValue", { enumerable: true, get: isTyped });
   Idiomorph.defaults.callbacks.beforeNodeMorphed = old => old.id !== "chart" || !old.querySelector(".uplot");
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
-    !((name === "open" && node.nodeName === "DETAILS") || (name === "hidden" && node.nodeName === "TR") || (name === "value" && node.id === "filter"));
+    !(node.nodeName === "DETAILS" || (name === "hidden" && node.nodeName === "TR") || (name === "value" && node.nodeName === "INPUT" && node.type !== "hidden"));
 }
 
 function bringUp() { localise(); tick(); filter(); draw(); }
@@ -199,7 +228,10 @@ function changed() {
   waiting = setTimeout(() => { waiting = null; asked = Date.now(); refresh(); }, wait);
 }
 
-function refresh() { htmx.ajax("GET", live.dataset.url, { source: live, target: "#live", swap: "morph:innerHTML" }); }
+function refresh() {
+  htmx.ajax("GET", live.dataset.url, { source: live, target: "#live", swap: "morph:innerHTML" });
+  if (panel?.open) htmx.ajax("GET", panel.dataset.url, { source: panelBody, target: "#panel-body", swap: "morph:innerHTML" });
+}
 
 function unanswered() {
   lost ||= Date.now();
@@ -218,8 +250,7 @@ function connect() {
   source = new EventSource("/api/v1/events");
   source.addEventListener("hello", event => {
     const told = JSON.parse(event.data);
-    skew = new Date(told.now) - Date.now();
-    if (Math.abs(skew) < 1500) skew = 0;
+    setSkew(new Date(told.now));
     // What has changed between the page and its first event; after a lost connection nobody knows.
     if (!seen || Object.entries(told.topics).some(([topic, number]) => topics.has(topic) && seen[topic] !== number)) changed();
     seen = null;
@@ -243,6 +274,6 @@ document.addEventListener("visibilitychange", () => {
 addEventListener("pagehide", disconnect);
 addEventListener("pageshow", event => { if (event.persisted) { connect(); changed(); } });
 setInterval(() => { if (!document.hidden) tick(); }, 1000);
-for (const one of document.querySelectorAll("details.as-table")) one.open = false; // the chart shows the same
+for (const one of document.querySelectorAll("details.as-table")) { one.open = false; one.dataset.ready = ""; } // the chart shows the same
 if (live) { state("", "Connecting…"); connect(); }
 bringUp();
