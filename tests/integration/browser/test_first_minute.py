@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from playwright.sync_api import expect
 
+from tests.example_domain import settings_with_example_domain
 from tests.integration.browser.house import House, is_live, said
 from tests.servers.lapse_server import until
 
@@ -25,13 +26,21 @@ pytestmark = [
     pytest.mark.timeout(300),  # a browser and a process beside it, on a machine that may be busy
 ]
 MOST_BYTES = 150_000
+SHOWN = 8
+"""Rows of a demo that has begun."""
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[House]:
-    running = House.start(tmp_path, "--demo")
+    running = start_demo(tmp_path)
     yield running
     running.server.stop()
+
+
+def start_demo(folder: Path) -> House:
+    """Start it as ``make run`` does: with the example of a domain."""
+    settings = settings_with_example_domain(folder)
+    return House.start(folder, "--demo", settings=settings)
 
 
 @pytest.fixture
@@ -51,7 +60,7 @@ def test_a_newcomer_sees_things_lapse_holds_one_asks_why_and_undoes_one(
         page = demo.visit(context)
         is_live(page)
         rows = page.locator("#soon-rows > tr")
-        until(lambda: rows.count() > 1)
+        until(lambda: rows.count() > SHOWN)
         expect(page.locator("#chart canvas")).to_have_count(1)
         shoot(page, pictures / "first-minute-1.png")
 
@@ -89,12 +98,14 @@ def test_the_dashboard_as_the_documents_show_it(
     height: int,
     scheme: Literal["light", "dark"],
 ) -> None:
-    house = House.start(tmp_path, "--demo")
+    house = start_demo(tmp_path)
     try:
         with browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme) as context:
             page = house.visit(context)
             is_live(page)
             expect(page.locator(".ended li").nth(3)).to_be_visible()
+            expect(page.locator("#soon-rows > tr").nth(SHOWN)).to_be_attached()
+            expect(page.locator("#chart canvas")).to_have_count(1)
             shoot(page, pictures / f"{name}.png")
     finally:
         house.server.stop()

@@ -37,8 +37,10 @@ MANY = 50
 ITEMS = 100_000
 CLOCK = SystemClock()
 SPREAD_SECONDS, PAUSE_SECONDS = 0.12, 0.9  # as in lapse.js
-MOST_LAG_SECONDS = 5.0  # of any loop, on a machine that is busy
-MOST_SECONDS = 3.0  # for a page over so many things; the benchmark wants one
+MORE_LAG_SECONDS = 1.0
+"""By so much a loop may be later than without dashboards; the benchmark, on a quiet machine, wants a tenth."""
+MOST_SECONDS = 1.0
+"""For a page over so many things: the quickest of some, because the machine may be busy with other tests."""
 
 
 def seconds_now() -> float:
@@ -103,7 +105,17 @@ def lags(house: House) -> dict[str, float]:
     return {one["name"]: one["lag_seconds"] or 0.0 for one in loops}
 
 
+def worst_lag(house: House, name: str) -> float:
+    """Change something a few times; return by how much a loop was late at most."""
+    worst = 0.0
+    for number in range(3):
+        house.record(f"{name}-{number}")
+        worst = max(worst, *lags(house).values())
+    return worst
+
+
 def test_fifty_dashboards_see_what_changes_and_loops_run_on_time(house: House, browser: Browser) -> None:
+    alone = worst_lag(house, "alone")
     many = Dashboards(house).start()
     try:
         with browser.new_context() as context:
@@ -122,7 +134,7 @@ def test_fifty_dashboards_see_what_changes_and_loops_run_on_time(house: House, b
                     expect(row_of(page, address)).to_be_attached()
                 worst = max(worst, *lags(house).values())
         assert many.failed == 0
-        assert worst < MOST_LAG_SECONDS
+        assert worst < alone + MORE_LAG_SECONDS
     finally:
         many.stop()
 
@@ -133,6 +145,12 @@ def answers(house: House) -> bool:
             return client.get("/api/v1/status").is_success
         except httpx2.TimeoutException:
             return False
+
+
+def seconds_of(client: httpx2.Client, path: str) -> float:
+    began = seconds_now()
+    assert client.get(path).status_code == 200
+    return seconds_now() - began
 
 
 async def fill(folder: Path) -> None:
@@ -158,9 +176,7 @@ def test_a_page_over_a_hundred_thousand_things_answers_and_says_while_it_is_stil
             # At first it is being counted; who has live updates sees it when it is there.
             expect(page.locator("#soon-rows > tr").first).to_be_attached()
             with house.server.client() as client:
-                for path in ("/", "/?window=week", "/"):
-                    began = seconds_now()
-                    assert client.get(path).status_code == 200
-                    assert seconds_now() - began < MOST_SECONDS
+                for path in ("/", "/?window=week"):
+                    assert min(seconds_of(client, path) for _ in range(5)) < MOST_SECONDS
     finally:
         house.server.stop()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.markdown import ROOT
+from tests.example_domain import settings_with_example_domain
 from tests.servers.lapse_server import LapseServer, lapse, until
 
 if TYPE_CHECKING:
@@ -20,14 +19,7 @@ MINUTE = 60.0
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """The example domain beside Lapse, whether or not `make run` has installed it."""
-    packages = tmp_path / "packages"
-    metadata = packages / "lapse_scratch-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    shutil.copy(ROOT / "examples" / "domain" / "lapse_scratch.py", packages)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lapse-scratch\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[lapse.domains]\nscratch = lapse_scratch:SCRATCH\n")
-    return {"PYTHONPATH": str(packages)}
+    return settings_with_example_domain(tmp_path)
 
 
 @pytest.fixture
