@@ -723,7 +723,8 @@ class LoadedSettings:
 
 DECIDING: Final = (
     *("request_ttl", "request_ttl_mode", "request_deadline", "keeper_mode", "keeper_ttl", "artifact_ttl_max"),
-    *("trash_ttl", "extend_max", "plan_ttl", "dry_run_domains", "act_by_plan", "deletion_budget"),
+    *("trash_ttl", "extend_max", "plan_ttl", "dry_run_domains", "act_by_plan", "retention_interval"),
+    "deletion_budget",
     *(f"{name}_deletion_budget" for name in ("request", "keeper", "schedule", "history", "retention", "workspaces")),
 )
 """What decides about things of a store: a command must not decide by other values than the process that runs there."""

@@ -214,11 +214,14 @@ class ProcessRecord:
             dry=settings.dry_run_domains,
         )
 
-    def approvals(self, store: EmbeddedStore, *, clock: Clock) -> PolicyApprovals:
-        """Return the policies of the folder, and of the database, that wait for a person."""
+    def approvals(self, settings: Settings, store: EmbeddedStore, *, clock: Clock) -> PolicyApprovals:
+        """Return what keeps policies of the folder, and of the database, from acting, such as the lack of a yes."""
+        from lapse.app.process import dry_seconds
+
         notes_of = self._notes_of(store)
         stores = {id(notes): notes for notes in map(notes_of, REGISTRY.freezable())}
-        return PolicyApprovals(stores.values(), journal=self.journal, clock=clock)
+        seconds = dry_seconds(settings)
+        return PolicyApprovals(stores.values(), journal=self.journal, clock=clock, interval_seconds=seconds)
 
     def _notes_of(self, store: EmbeddedStore) -> Callable[[str], Notes]:
         """Return what finds the notes about a domain: in the database, if its things are there, or in the folder."""

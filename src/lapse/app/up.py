@@ -605,7 +605,7 @@ async def _place(
         plans=ProposedPlans(record.plans, approvals),
         by_plan=ByPlan(settings.act_by_plan),
         dry=settings.dry_run_domains,
-        policies=record.approvals(store, clock=clock),
+        policies=record.approvals(settings, store, clock=clock),
         frozen_in=show_value(settings.database_url),
         process=facts,
         persons=partial(service.persons_of, stores.access.sessions.tokens, settings),

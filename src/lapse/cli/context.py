@@ -243,8 +243,8 @@ class Context:
         return record.policy_guard(self.settings, self.embedded, clock=self.clock, metrics=metrics, actor=actor)
 
     async def approvals(self) -> PolicyApprovals:
-        """Return the policies of that place that wait for a person."""
-        return (await self._opened_record()).approvals(self.embedded, clock=self.clock)
+        """Return what keeps policies of that place from acting, such as the lack of a yes."""
+        return (await self._opened_record()).approvals(self.settings, self.embedded, clock=self.clock)
 
     # --- the verbs of people ------------------------------------------------------------------------------------------
 
@@ -617,10 +617,12 @@ class ClusterContext(Context):
         )
 
     async def approvals(self) -> PolicyApprovals:
-        """Return the policies of the cluster that wait for a person."""
+        """Return what keeps policies of the cluster from acting, such as the lack of a yes."""
+        from lapse.app.process import dry_seconds
         from lapse.engine.safety.blast_radius import PolicyApprovals
 
-        return PolicyApprovals([self._gate_store], journal=self._log, clock=self.clock)
+        seconds = dry_seconds(self.settings)
+        return PolicyApprovals([self._gate_store], journal=self._log, clock=self.clock, interval_seconds=seconds)
 
     @cached_property
     def _log(self) -> Journal:

@@ -31,6 +31,7 @@ from lapse.engine.journal.view import read_page, row_view
 from lapse.engine.plans.approvals import OwnPlanError
 from lapse.engine.plans.planner import WAITS, Planner, hold_facts, holds_of, whole_second
 from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
+from lapse.engine.safety.blast_radius import PolicyFacts
 from lapse.engine.safety.clock_guard import freeze_of, machine_mark
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateUnreadableError, freeze_row, resume_row
 from lapse.engine.safety.holds import LEGAL, Hold, LegalReleaseError, demand_reason
@@ -45,6 +46,7 @@ from lapse.engine.verbs.contract import (
     SteeredView,
     UndoneView,
 )
+from lapse.engine.verbs.place import waits_for_policy
 from lapse.engine.view import Moment, freeze_view
 
 if TYPE_CHECKING:
@@ -291,7 +293,7 @@ class LocalService:
             told,
             saved_by=[] if is_saved else [*told.saved_by, *_savers(owner, address, decision)],
             frozen=await self._frozen(owner.name) if owner.supports(DomainVerb.FREEZE) else None,
-            waits_for=await self._waits_for(domain, candidate, decision),
+            waits_for=None if is_saved else await self._waits_for(domain, candidate, decision, now),
             journal=told.journal or await self._facts(address, candidate.uid),
         )
 
@@ -336,15 +338,21 @@ class LocalService:
             return None, str(error)
         return (None if found is None or found.is_over(now) else found), None
 
-    async def _waits_for(self, domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision) -> str | None:
-        """Say what must happen before something is ended that is due; None where nothing must."""
+    async def _waits_for(
+        self, domain: ManagedDomain[Any], candidate: Candidate[Any], decision: Decision, at: UnixNs
+    ) -> str | None:
+        """Say what must happen before something is ended that is due at a time; None where nothing must."""
         if not isinstance(decision.verdict, Due):
             return None
+        policy = domain.policy_name(candidate)
+        if candidate.dry_run:
+            return waits_for_policy(policy)
         try:
-            waiting = await self._place.waiting_policies()
+            facts = await self._place.policy_facts()
         except LapseError:
-            waiting = []
-        return self._place.waits_for(domain.name, domain.policy_name(candidate), waiting)
+            facts = PolicyFacts()
+        facts = facts._replace(first_passes=[one for one in facts.first_passes if one.ends > at])
+        return self._place.waits_for(domain.name, policy, decision.anchor, facts=facts)
 
     async def _facts(self, address: Address, uid: str) -> list[JournalRowView]:
         """Return the last rows about this very thing: another one of its name may be somebody else's."""
@@ -664,9 +672,9 @@ class LocalService:
             state = await place.freezes.load(place.now)
         except LapseError as error:
             problems["freezes"] = str(error)
-        waiting: list[WaitingPolicy] = []
+        waiting: Sequence[WaitingPolicy] = ()
         try:
-            waiting = await place.waiting_policies()
+            waiting = (await place.policy_facts()).waiting
         except LapseError as error:
             problems["policies"] = str(error)
         facts = None if place.process is None else place.process()
@@ -680,7 +688,7 @@ class LocalService:
             loops=[] if facts is None else list(facts.loops),
             domains=[await self._domain_status(name, state, waiting) for name in place.names],
             signals=[] if facts is None else list(facts.signals),
-            waiting=waiting,
+            waiting=list(waiting),
             problems=problems,
             frozen=freeze_view(state.frozen.get(ALL)),
         )
@@ -692,16 +700,18 @@ class LocalService:
         limit = str(place.budgets.of(room.account or name))
         budget = BudgetView(limit=limit, left=room.most) if has_budget else None
         frozen = freeze_view(state.freeze_of(name)) if has_budget else None
-        act = "dry" if name in place.dry else "plan" if name in place.by_plan.domains else "auto"
+        act = "dry" if place.is_dry(name) else "plan" if name in place.by_plan.domains else "auto"
         try:
             ahead = await self._planner.ahead(name)
         except LapseError as error:
             return DomainStatus(name=name, frozen=frozen, budget=budget, act=act, problem=str(error))
+        first_pass = ahead.first_pass if act == "auto" and ahead.first_pass and ahead.first_pass > now else None
         return DomainStatus(
             name=name,
             frozen=frozen,
             budget=budget,
-            act=act,
+            act=act if first_pass is None else "first_pass",
+            first_pass_until=Moment.of(first_pass),
             next_lapse=Moment.of(ahead.first),
             next_address=ahead.address,
             due=ahead.due,

@@ -133,7 +133,7 @@ class ManagedRecords(ManagedObjects[JudgedObject]):
             document = await self._document(kind, one)
             views = () if document is None or reading is None else reading.views(document)
             state = _judged(ranked, ranked.standings(views) if views else (), document)
-            found[one] = None if document is None else _candidate(kind, document, state)
+            found[one] = None if document is None else _candidate(kind, document, state, ranked.now)
         return found
 
     async def _document(self, kind: Kind[Any], address: Address) -> Document | None:
@@ -290,10 +290,11 @@ def _by_age(found: Candidate[JudgedObject]) -> Candidate[JudgedObject]:
     return replace(found, state=found.state._replace(standings=standings))
 
 
-def _candidate(kind: Kind[Any], document: Document, state: JudgedObject) -> Candidate[JudgedObject]:
+def _candidate(kind: Kind[Any], document: Document, state: JudgedObject, now: UnixNs) -> Candidate[JudgedObject]:
+    """Return an object that was asked for; it is only told of where all policies that want its end are dry runs."""
     meta = document.metadata
     owners: tuple[OwnerReference, ...] = meta.owner_references
-    is_dry = bool(state.standings) and all(one.dry_run for one in state.standings)
+    wanting = [one for one in state.standings if isinstance(one.judge(now).verdict, Due)] or state.standings
     return Candidate(
         address=kind.address(meta.key),
         uid=meta.uid,
@@ -302,7 +303,7 @@ def _candidate(kind: Kind[Any], document: Document, state: JudgedObject) -> Cand
         handle=ObjectHandle(kind, meta.key, owners),
         hold=hold_of(meta.annotations),
         extended=extension_of(meta.annotations),
-        dry_run=is_dry,
+        dry_run=bool(wanting) and all(one.dry_run for one in wanting),
     )
 
 

@@ -212,14 +212,15 @@ class DomainFixture:
         await delete_by_person(_Removal(self.world), self.kit.journal, action, clock=self.kit.clock)
 
     async def waiting(self) -> list[WaitingPolicy]:
-        return await self._approvals.waiting()
+        return await self.approvals.waiting()
 
     async def approve(self, name: str) -> None:
-        await self._approvals.approve(name, by="ann")
+        await self.approvals.approve(name, by="ann")
 
     @property
-    def _approvals(self) -> PolicyApprovals:
-        return PolicyApprovals([self.kit.notes], journal=self.kit.journal, clock=self.kit.clock)
+    def approvals(self) -> PolicyApprovals:
+        kit = self.kit
+        return PolicyApprovals([kit.notes], journal=kit.journal, clock=kit.clock, interval_seconds=FIRST_PASS)
 
     async def freeze(self) -> None:
         wanted = Freeze(self.kit.now, "look", "ann")

@@ -17,16 +17,16 @@ from lapse.engine.journal.expiring import ExpiryWarnings
 from lapse.engine.journal.port import Outcome
 from lapse.engine.registry import Registry
 from lapse.engine.service import LocalService
-from lapse.engine.verbs.contract import PlanRequest, WhyRequest
+from lapse.engine.verbs.contract import ApplyRequest, ForecastRequest, PlanRequest, WhyRequest
 from lapse.engine.verbs.place import Caller, Place
-from tests.conformance.domains.kit import HOUR, LIFETIME, open_fixture
+from tests.conformance.domains.kit import FIRST_PASS, HOUR, LIFETIME, open_fixture
 from tests.conformance.domains.worlds import WORLDS
 from tests.examples import examples
 
 if TYPE_CHECKING:
     from lapse.engine.explanation import Explanation
     from lapse.engine.plans.plan import Plan, PlanItem
-    from lapse.engine.verbs.contract import DomainStatus
+    from lapse.engine.verbs.contract import DomainStatus, Forecast
     from tests.conformance.domains.kit import DomainFixture, Opener
 
 NS = 1_000_000_000
@@ -50,6 +50,7 @@ class _People:
             gate=kit.gate,
             freezes=notes,
             metrics=kit.metrics,
+            policies=fixture.approvals,
         )
         self._fixture, self.verbs = fixture, LocalService(place, Caller("ann"))
 
@@ -57,6 +58,9 @@ class _People:
         plan: Plan = await self.verbs.plan(PlanRequest(within=within, domains=[self._fixture.name]))
         assert plan.problems == {}
         return {self._fixture.world.named(one.address.rpartition("/")[2]): one for one in plan.items}
+
+    async def forecast(self) -> Forecast:
+        return await self.verbs.forecast(ForecastRequest(domains=[self._fixture.name]))
 
     async def status(self) -> DomainStatus:
         return next(one for one in (await self.verbs.status()).domains if one.name == self._fixture.name)
@@ -110,6 +114,78 @@ async def test_what_is_held_is_in_the_plan_as_held(domain: str, tmp_path: Path) 
         told = await people.why(held.address)
         assert (told.verdict, told.reason) == ("keep", "held")
         assert told.hold == held.hold
+
+
+# --- first passes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", WORLDS)
+async def test_what_a_first_pass_keeps_says_so_everywhere_and_goes_when_it_is_over(domain: str, tmp_path: Path) -> None:
+    async with open_fixture(tmp_path, WORLDS[domain], is_new=False) as fixture:
+        if not fixture.world.has_first_pass:
+            pytest.skip("what it decides about follows the policy, and is younger")
+        people, kit = _People(fixture), fixture.kit
+        await fixture.fill("a")
+        assert await fixture.sweep_when_due() == {"a"}
+        ends = kit.now + FIRST_PASS * NS
+        await fixture.fill("younger")
+        kit.machine.advance(LIFETIME + 60)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == {"a"}
+
+        waits = (
+            f"the end of the first pass at {to_timestamp(ends)}: until then only what would end is told;"
+            " lapse apply ends it"
+        )
+        (item,) = (await people.plan("1m")).values()
+        assert (item.due, item.waits_for) == (True, waits)
+        (seen,) = (await people.forecast()).items
+        assert seen.waits_for == waits
+        told = await people.why(item.address)
+        assert (told.verdict, told.waits_for) == ("due", waits)
+        assert (await people.why(item.address, to_timestamp(ends))).waits_for is None
+        status = await people.status()
+        assert (status.act, status.first_pass_until, status.problem) == ("first_pass", ends, None)
+
+        kit.machine.advance(FIRST_PASS - LIFETIME - 60)
+        assert (await people.why(item.address)).waits_for is None
+        assert [one.waits_for for one in (await people.plan("1m")).values()] == [None]
+        status = await people.status()
+        assert (status.act, status.first_pass_until) == ("auto", None)
+        await fixture.world.sweep()
+        assert await fixture.world.left() == set()
+
+
+@pytest.mark.parametrize("domain", WORLDS)
+async def test_a_plan_that_is_applied_does_not_wait_for_the_first_pass(domain: str, tmp_path: Path) -> None:
+    async with open_fixture(tmp_path, WORLDS[domain], is_new=False) as fixture:
+        if not fixture.world.has_first_pass:
+            pytest.skip("what it decides about follows the policy, and is younger")
+        people = _People(fixture)
+        await fixture.fill("a")
+        assert await fixture.sweep_when_due() == {"a"}
+        plan = await people.verbs.plan(PlanRequest(within="1m", domains=[fixture.name]))
+        done = await people.verbs.apply(ApplyRequest(plan=plan))
+        assert [(one.outcome, one.because) for one in done.items] == [("ended", None)]
+
+
+@pytest.mark.parametrize("domain", WORLDS)
+async def test_what_the_clock_keeps_dry_says_so(domain: str, tmp_path: Path) -> None:
+    async with open_fixture(tmp_path, WORLDS[domain]) as fixture:
+        people, kit = _People(fixture), fixture.kit
+        await fixture.fill("a")
+        await fixture.world.sweep()
+        mark = kit.clock.mark()
+        kit.machine.advance(LIFETIME + 60)
+        kit.machine.reboot("two")
+        kit.clock.recall(mark, is_fresh_within=0.0)
+        assert kit.clock.dry_ns()
+        ends = to_timestamp(kit.now + kit.clock.dry_ns())
+        waits = f"the end of a dry run at {ends}: nobody knows for how long the machine was off"
+        (item,) = (await people.plan("1m")).values()
+        assert item.waits_for == waits
+        assert (await people.why(item.address)).waits_for == waits
+        assert (await people.status()).act == "dry"
 
 
 # --- the status -------------------------------------------------------------------------------------------------------

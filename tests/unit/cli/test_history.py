@@ -9,12 +9,15 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from lapse.app.record import ProcessRecord
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.engine.safety.blast_radius import PolicyNote, note_name
 from lapse.files.ownership import user_name
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.kube.resources import ObjectKey
@@ -578,6 +581,47 @@ def test_what_is_ended_by_approved_plans_only_is_not_ended_by_a_prune(
     )
     assert len(person.names()) == 3
     assert "(a dry run): would delete" in person.run("prune", "--dry-run", "--history-retention-limit", "1")[1]
+
+
+def test_what_a_policy_in_a_dry_run_of_its_own_is_about_says_so(person: Person) -> None:
+    many_records(person.state, 3, ago="2h")
+    store_policy(person.state, policy("few", maxCount=1, dryRun=True))
+    waits = "the end of a dry run: the policy few says dryRun"
+    assert main(["plan", "-o", "json"]) == 0
+    items = json.loads(person.capsys.readouterr().out)["items"]
+    assert [one["waits_for"] for one in items] == [waits, waits]
+    assert main(["why", items[0]["address"], "-o", "json"]) == 0
+    assert json.loads(person.capsys.readouterr().out)["waits_for"] == waits
+    assert main(["plan", "--out", str(person.folder / "plan.json")]) == 0
+    person.capsys.readouterr()
+    assert main(["apply", str(person.folder / "plan.json"), "-o", "json"]) == 3
+    done = json.loads(person.capsys.readouterr().out)["items"]
+    assert [one["outcome"] for one in done] == ["would_end", "would_end"]
+    assert len(person.names()) == 3
+
+
+def test_the_status_says_until_when_a_first_pass_keeps_what_is_due(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(person.state, ago="40d")
+    seen = PolicyNote("history", "history", SystemClock().wall_ns())
+
+    async def see(store: EmbeddedStore) -> None:
+        text = msgspec.json.encode(seen).decode()
+        await ProcessRecord.in_folder(store).safety.write_note(note_name("history", "history"), text)
+
+    at_store(person.state, see)
+    monkeypatch.setenv("LAPSE_RETENTION_INTERVAL", "2h")
+    ends = to_timestamp(seen.seen_ns + 7_200 * 1_000_000_000)
+    assert main(["status", "-o", "json"]) == 0
+    (status,) = [one for one in json.loads(person.capsys.readouterr().out)["domains"] if one["name"] == "history"]
+    assert (status["due"], status["act"], status["first_pass_until"]) == (1, "first_pass", ends)
+    assert main(["status"]) == 0
+    assert f"first pass until {ends}" in person.capsys.readouterr().out
+    assert main(["plan"]) == 0
+    table, said = person.capsys.readouterr()
+    assert "  waits  " in table
+    assert f"1 waits for the end of the first pass at {ends}: until then only what would end is told" in said
 
 
 def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.engine.trash import TrashEntry
-    from lapse.engine.verbs.contract import JournalRequest, ProposedPlan, StatusView, Verbs
+    from lapse.engine.verbs.contract import DomainStatus, JournalRequest, ProposedPlan, StatusView, Verbs
     from lapse.engine.view import Columns, ViewPage
 
 _FOLLOW_SECONDS: Final = 1.0
@@ -155,7 +155,7 @@ def status(*, flags: VerbFlags = VerbFlags(), cluster: InCluster = False, output
 
 _DOMAINS: Final[Columns] = {
     "domain": "name",
-    "acts": lambda one, _: "frozen" if one.frozen else one.act,
+    "acts": lambda one, _: "frozen" if one.frozen else _acts(one),
     "due": "due",
     "due and held": "held",
     "next": lambda one, now: None if one.next_lapse is None else _in(one.next_lapse, now),
@@ -193,6 +193,10 @@ def _print_status(told: StatusView, resume: Callable[[str], str]) -> None:
     print_views(told.domains, _DOMAINS, now=told.now, styles={"frozen": "red"})
     if told.loops:
         print_views(told.loops, LOOPS, now=told.now)
+
+
+def _acts(one: DomainStatus) -> str:
+    return one.act if one.first_pass_until is None else f"first pass until {one.first_pass_until}"
 
 
 def _short(seconds: float) -> str:

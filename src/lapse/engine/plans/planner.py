@@ -34,6 +34,7 @@ from lapse.engine.plans.plan import (
     sealed,
 )
 from lapse.engine.registry import DomainVerb, no_such_domain
+from lapse.engine.safety.blast_radius import PolicyFacts
 from lapse.engine.safety.freeze import GateState
 from lapse.engine.safety.holds import HoldDoubt
 from lapse.engine.verbs.contract import (
@@ -46,14 +47,13 @@ from lapse.engine.verbs.contract import (
     ForecastRequest,
     PlanRequest,
 )
-from lapse.engine.verbs.place import Ahead, Look
+from lapse.engine.verbs.place import Ahead, Look, waits_for_policy
 from lapse.engine.view import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.engine.domain import Action, Candidate, ManagedDomain, Result
-    from lapse.engine.safety.blast_radius import WaitingPolicy
     from lapse.engine.safety.budget import Budget
     from lapse.engine.safety.holds import Hold
     from lapse.engine.verbs.place import Caller, Place
@@ -148,18 +148,20 @@ class Planner:
 
     async def _with_waits(self, items: Sequence[PlanItem], problems: dict[str, str]) -> list[PlanItem]:
         """Say of what is due what it waits for; where that cannot be read, that is a problem."""
-        ready = [one for one in items if one.due and one.hold is None]
-        waiting: list[WaitingPolicy] = []
-        state = GateState()
+        place, ready = self._place, [one for one in items if one.due and one.hold is None]
+        facts, state = PolicyFacts(), GateState()
         try:
-            waiting = await self._place.waiting_policies() if ready else []
+            facts = await place.policy_facts() if ready else facts
         except LapseError as error:
             problems["policies"] = str(error)
         try:
-            state = await self._place.freezes.load(self._place.now) if ready else state
+            state = await place.freezes.load(place.now) if ready else state
         except LapseError as error:
             problems["freezes"] = str(error)
-        found = {one.uid: self._place.waits_for(one.domain, one.policy_name, waiting, state) for one in ready}
+        found = {
+            one.uid: one.waits_for or place.waits_for(one.domain, one.policy_name, one.anchor, facts=facts, state=state)
+            for one in ready
+        }
         return [replace(one, waits_for=found.get(one.uid)) for one in items]
 
     async def _demand_policy(self, policy: str, domains: Sequence[str]) -> None:
@@ -356,13 +358,17 @@ class Planner:
         if isinstance(domain, CountedDomain):
             told = [one.first for one in await _counted(domain, UnixNs(now + _AHEAD_NS)) if one.first is not None]
             return Ahead(UnixNs(min(told)) if told else None, None, None, None)
-        nearest, due, held, seen = _NOTHING_AHEAD, 0, 0, 0
+        facts: PolicyFacts | None = None
+        nearest, due, held, seen, first_passes = _NOTHING_AHEAD, 0, 0, 0, set[UnixNs]()
         pages = domain.upcoming(UnixNs(now + _AHEAD_NS), size=_PAGE)
         try:
             async for page in pages:
                 over, ahead = _sorted_out(domain, page, now, before=nearest[0])
                 holds = await holds_of(domain, [*over, *(action for _, action in ahead)], now)
                 due, held = due + len(over), held + sum(one is not None for one in holds[: len(over)])
+                if over and facts is None:
+                    facts = await self._known_facts()
+                first_passes |= {ends for one in over if facts and (ends := _first_pass_ends(facts, one)) is not None}
                 free = [one for one, hold in zip(ahead, holds[len(over) :], strict=True) if hold is None]
                 nearest = min([nearest, *((deadline, str(action.address)) for deadline, action in free)])
                 seen += len(page)
@@ -371,7 +377,14 @@ class Planner:
         finally:
             await pages.aclose()
         first, address = (None, None) if nearest is _NOTHING_AHEAD else nearest
-        return Ahead(first, address, due, held)
+        return Ahead(first, address, due, held, max(first_passes, default=None))
+
+    async def _known_facts(self) -> PolicyFacts:
+        """Return what keeps policies from acting; nothing where they cannot be read, as the status tells."""
+        try:
+            return await self._place.policy_facts()
+        except LapseError:
+            return PolicyFacts()
 
     # --- carrying it out ----------------------------------------------------------------------------------------------
 
@@ -538,6 +551,11 @@ def _sorted_out(
     return over, ahead
 
 
+def _first_pass_ends(facts: PolicyFacts, action: Action) -> UnixNs | None:
+    """Return until when a first pass keeps what is due; None where none does."""
+    return facts.first_pass_ends(action.domain, action.policy_name, action.anchor_ns)
+
+
 async def _counted(domain: CountedDomain, until: UnixNs, *, is_asked: bool = False) -> list[PlanCount]:
     """Return what a domain tells of its things; nothing where it cannot, unless just that ``is_asked``."""
     found = await domain.counts(until)
@@ -589,6 +607,7 @@ async def _item(domain: ManagedDomain[Any], one: Foreseen, *, now: UnixNs, until
         policy=policy,
         policy_name=domain.policy_name(candidate),
         hold=hold,
+        waits_for=waits_for_policy(domain.policy_name(candidate)) if candidate.dry_run and one.due else None,
         takes_along=along,
         then=[PlanStep(step.address, step.action, Moment(step.at)) for step in later],
         not_undoable=domain.explain(candidate, decision, now).not_undoable,

@@ -108,6 +108,35 @@ class WaitingPolicy(msgspec.Struct, frozen=True):
     """Addresses of some that are due."""
 
 
+class FirstPass(NamedTuple):
+    """A first pass that is under way."""
+
+    domain: str
+    policy: str
+    seen: UnixNs
+    """When the policy was first seen: what is older is only told of."""
+    ends: UnixNs
+
+    def keeps(self, domain: str, policy: str, anchor_ns: int | None) -> bool:
+        """Whether loops do not end a thing yet that a policy decides about, and whose time counts from a moment."""
+        return (self.domain, self.policy) == (domain, policy) and _is_older(anchor_ns, self.seen)
+
+
+class PolicyFacts(NamedTuple):
+    """What keeps policies of a place from acting."""
+
+    waiting: Sequence[WaitingPolicy] = ()
+    first_passes: Sequence[FirstPass] = ()
+
+    def is_waiting(self, domain: str, policy: str) -> bool:
+        """Whether a policy waits for a person."""
+        return any((one.domain, one.name) == (domain, policy) for one in self.waiting)
+
+    def first_pass_ends(self, domain: str, policy: str, anchor_ns: int | None) -> UnixNs | None:
+        """Return until when a first pass keeps a thing, by what its time counts from; None where none does."""
+        return next((one.ends for one in self.first_passes if one.keeps(domain, policy, anchor_ns)), None)
+
+
 class _Waiting(msgspec.Struct, frozen=True):
     hash: str
     since_ns: int
@@ -128,6 +157,12 @@ class PolicyNote(msgspec.Struct, frozen=True, omit_defaults=True):
     is_proved: bool = False
     """Whether its first pass is over, whatever the time: it has acted before, or a person has approved it."""
     waiting: _Waiting | None = None
+
+    def first_pass(self, now: int, *, interval_ns: int) -> FirstPass | None:
+        """Return the first pass of the policy; None where it is over."""
+        ends = UnixNs(self.seen_ns + interval_ns)
+        is_over = self.is_proved or now >= ends
+        return None if is_over else FirstPass(self.domain, self.name, UnixNs(self.seen_ns), ends)
 
     def view(self) -> WaitingPolicy | None:
         """Return it as people see it; None while nothing waits."""
@@ -305,7 +340,9 @@ class PolicyGuard:
         known = self._known.get((action.domain, action.policy_name))
         if known is None:
             return PolicyStanding.UNKNOWN
-        if _began_before(action, known.note.seen_ns) and self._is_first_pass(known.note, now):
+        first = known.note.first_pass(now, interval_ns=self._interval_ns)
+        is_asked = action.actor is not None  # who asks for it by name knows what it is
+        if first is not None and not is_asked and first.keeps(action.domain, action.policy_name, action.anchor_ns):
             return PolicyStanding.DRY
         return PolicyStanding.ACTS if known.is_in_force else PolicyStanding.WAITS
 
@@ -332,8 +369,8 @@ class PolicyGuard:
         """See `PolicyChecks`."""
         now = UnixNs(self._clock.wall_ns())
         notes = [one.note for (owner, _), one in self._known.items() if owner == domain]
-        ends = [note.seen_ns + self._interval_ns for note in notes if self._is_first_pass(note, now)]
-        return UnixNs(min(ends)) if ends else None
+        found = [note.first_pass(now, interval_ns=self._interval_ns) for note in notes]
+        return min((one.ends for one in found if one is not None), default=None)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -387,7 +424,7 @@ class PolicyGuard:
             return False
         if note is None:
             return await self._has_acted(domain, name)
-        return not self._is_first_pass(note, UnixNs(self._clock.wall_ns()))
+        return note.first_pass(self._clock.wall_ns(), interval_ns=self._interval_ns) is None
 
     async def refresh(self) -> None:
         """Tell the metrics which policies wait, where a look costs next to nothing; doubt is told by the log."""
@@ -405,9 +442,6 @@ class PolicyGuard:
         """Whether a note need not be read again: it says what is in force, or was read just now."""
         age_ns = self._clock.monotonic_ns() - known.read_ns
         return known.is_in_force or age_ns < _LOOK_AGAIN_SECONDS * _NS
-
-    def _is_first_pass(self, note: PolicyNote, now: UnixNs) -> bool:
-        return not note.is_proved and now < note.seen_ns + self._interval_ns
 
     async def _seen(self, domain: str, name: str) -> PolicyNote:
         """Return what is known of a policy; what is seen for the first time is written down."""
@@ -512,29 +546,42 @@ class PolicyUnseenError(LapseError):
     """The policy {name} is seen for the first time, and the clock is in doubt."""
 
 
-def _began_before(action: Action, moment: int) -> bool:
-    """Whether the time of a thing began to count before a moment; who asks for it by name knows what it is.
+def _is_older(anchor_ns: int | None, moment: int) -> bool:
+    """Whether the time of a thing began to count before a moment.
 
     Compared by whole seconds, because that is how clusters write times: what is made in the second of the moment is not
     older.
     """
-    return action.actor is None and (action.anchor_ns is None or action.anchor_ns < moment - moment % SECOND)
+    return anchor_ns is None or anchor_ns < moment - moment % SECOND
 
 
 # --- people -----------------------------------------------------------------------------------------------------------
 
 
 class PolicyApprovals:
-    """The policies of a place that wait, and a person's word that one of them is meant."""
+    """What keeps policies of a place from acting, and a person's word that one of them is meant."""
 
-    def __init__(self, stores: Iterable[Notes], *, journal: Journal, clock: Clock) -> None:
-        """Read nothing yet; ``stores`` are where notes about policies are."""
+    def __init__(
+        self, stores: Iterable[Notes], *, journal: Journal, clock: Clock, interval_seconds: float = HOUR / SECOND
+    ) -> None:
+        """Read nothing yet; ``stores`` are where notes about policies are, and a first pass takes the interval."""
         self._stores, self._journal, self._clock = tuple(stores), journal, clock
+        self._interval_ns = round(interval_seconds * _NS)
+
+    async def facts(self) -> PolicyFacts:
+        """Return which policies wait, in the order of domains and names, and which have their first pass.
+
+        Raises what the stores raise.
+        """
+        notes, now = [note for store in self._stores for note in await _all_notes(store)], self._clock.wall_ns()
+        waiting = [one for note in notes if (one := note.view()) is not None]
+        found = [note.first_pass(now, interval_ns=self._interval_ns) for note in notes]
+        first_passes = [one for one in found if one is not None]
+        return PolicyFacts(sorted(waiting, key=lambda one: (one.domain, one.name)), first_passes)
 
     async def waiting(self) -> list[WaitingPolicy]:
-        """Return those that wait, in the order of domains and names; raises what the stores raise."""
-        found = [note.view() for notes in self._stores for note in await _all_notes(notes)]
-        return sorted((one for one in found if one is not None), key=lambda one: (one.domain, one.name))
+        """Return those that wait for a person; raises what the stores raise."""
+        return list((await self.facts()).waiting)
 
     async def approve(self, name: str, *, by: str) -> WaitingPolicy:
         """Let a policy act that waits; return it as it waited. Raises `NoSuchWaitingPolicyError`.

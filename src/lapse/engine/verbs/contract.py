@@ -292,7 +292,16 @@ class DomainStatus(Struct, frozen=True, kw_only=True):
     next_address: str | None = None
     due: Annotated[int | None, Meta(description="How much is over now, held or not; null where nobody counts")] = None
     held: Annotated[int | None, Meta(description="How much of what is over is held")] = None
-    act: Annotated[str, Meta(description="auto; plan where ending needs an approved plan; dry for a dry run")] = "auto"
+    act: Annotated[
+        str,
+        Meta(
+            description="auto; plan where ending needs an approved plan; dry for a dry run; first_pass where something"
+            " is due that is older than its policy, and is only told of until the first pass of that is over"
+        ),
+    ] = "auto"
+    first_pass_until: Annotated[
+        Moment | None, Meta(description="When that first pass is over; null where none keeps what is due")
+    ] = None
     problem: str | None = None
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.errors import UsageError
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.executor import Executor
 from lapse.engine.plans.approvals import ByPlan
-from lapse.engine.registry import no_such_domain
+from lapse.engine.registry import DomainVerb, no_such_domain
+from lapse.engine.safety.blast_radius import PolicyFacts
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import ALL, GateState
 from lapse.files.ownership import user_name
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.engine.plans.proposed import ProposedPlans
     from lapse.engine.registry import Registry
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.blast_radius import PolicyApprovals, WaitingPolicy
+    from lapse.engine.safety.blast_radius import PolicyApprovals
     from lapse.engine.safety.freeze import GateStore
     from lapse.engine.safety.gate import Gate
     from lapse.engine.trash import TrashBin
@@ -44,6 +46,11 @@ _NOTHING_BY_PLAN: Final = ByPlan(())
 _NOTHING_FROZEN: Final = GateState()
 _EXTEND_MAX: Final = Duration.parse("30d")
 _PLAN_TTL: Final = Duration.parse("24h")
+
+
+def waits_for_policy(policy: str) -> str:
+    """Say what something waits for that is due by a policy which is to end nothing."""
+    return f"the end of a dry run: the policy {policy} says dryRun"
 
 
 def _nobody_knows(_scope: str, _domain: str | None) -> None:
@@ -101,6 +108,8 @@ class Ahead(NamedTuple):
     address: str | None
     due: int | None
     held: int | None
+    first_pass: UnixNs | None = None
+    """Until when a first pass keeps something that is due."""
 
 
 class Look(NamedTuple):
@@ -144,7 +153,7 @@ class Place:
     dry: Collection[str] = ()
     """Domains of which nothing is ended: it is only told what would be."""
     policies: PolicyApprovals | None = None
-    """Policies that wait to be looked at."""
+    """What keeps policies from acting: those that wait to be looked at, and first passes."""
     frozen_in: str = ""
     """Where it is written what is frozen, for messages; the place itself unless another one is named."""
     process: Callable[[], ProcessFacts] | None = None
@@ -194,25 +203,53 @@ class Place:
         """The time, as it is believed here."""
         return UnixNs(self.clock.wall_ns())
 
-    async def waiting_policies(self) -> list[WaitingPolicy]:
-        """Return the policies that end nothing until a person approves them; raises what the stores raise."""
-        return [] if self.policies is None else await self.policies.waiting()
+    async def policy_facts(self) -> PolicyFacts:
+        """Return what keeps policies from acting; raises what the stores raise."""
+        return PolicyFacts() if self.policies is None else await self.policies.facts()
+
+    def is_dry(self, domain: str) -> bool:
+        """Whether nothing of a domain is ended, because of a setting or of a clock that nobody can check."""
+        return domain in self.dry or bool(self._clock_dry_ns(domain))
 
     def waits_for(
-        self, domain: str, policy: str, waiting: Sequence[WaitingPolicy], state: GateState = _NOTHING_FROZEN
+        self,
+        domain: str,
+        policy: str,
+        anchor_ns: int | None,
+        *,
+        facts: PolicyFacts,
+        state: GateState = _NOTHING_FROZEN,
     ) -> str | None:
-        """Say what must happen before something is ended that is due by a policy; None where nothing must."""
+        """Say what must happen before something is ended that is due by a policy; None where nothing must.
+
+        ``anchor_ns`` is what its time counts from.
+        """
         if domain in self.dry:
             return f"the end of a dry run: dry_run_domains names {domain}"
         if self.by_plan.covers(domain, policy):
             is_kept = self.plans is not None
             made, named = ("lapse plan --propose", "ID") if is_kept else ("lapse plan --out FILE", "FILE")
             return f"an approved plan: {made}, lapse approve {named} by another person, lapse apply {named}"
-        if any((one.domain, one.name) == (domain, policy) for one in waiting):
+        if facts.is_waiting(domain, policy):
             return f"the policy {policy}, which is new or changed, to be approved: lapse resume --policy {policy}"
         if state.freeze_of(domain) is not None:
             return f"{domain}, which is frozen: lapse resume {ALL if ALL in state.frozen else domain}"
+        return self._waits_for_time(domain, facts.first_pass_ends(domain, policy, anchor_ns))
+
+    def _waits_for_time(self, domain: str, first_pass: UnixNs | None) -> str | None:
+        """Say which end of a dry time something waits for; None where there is none."""
+        dry_ns = self._clock_dry_ns(domain)
+        if dry_ns:
+            ends = to_timestamp(self.now + dry_ns)
+            return f"the end of a dry run at {ends}: nobody knows for how long the machine was off"
+        if first_pass is not None:
+            ends = to_timestamp(first_pass)
+            return f"the end of the first pass at {ends}: until then only what would end is told; lapse apply ends it"
         return None
+
+    def _clock_dry_ns(self, domain: str) -> int:
+        """Return for how long the clock lets nothing of a domain be ended, and what would be is told."""
+        return self.clock.dry_ns() if self.registry.get(domain).supports(DomainVerb.FREEZE) else 0
 
     def executor(self, domain: ManagedDomain[Any], caller: Caller) -> Executor:
         """Return what ends things of a domain on behalf of ``caller``, with everything that stops it."""
