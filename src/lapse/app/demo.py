@@ -225,6 +225,8 @@ class Demo:
     """Those of the folder."""
     pass_over: Callable[[Collection[str], Mapping[str, str]], Awaitable[object]] = _nothing
     """Lets policies pass now, by their names, over what has labels; in a running process."""
+    served: bool = True
+    """Whether a process runs that makes its things."""
     wake: Callable[[], None] = lambda: None
     """Lets the process look at once."""
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -280,6 +282,7 @@ class Demo:
             things.setdefault(one.domain, []).append(one.address)
         return DemoView(
             running=runs,
+            served=self.served,
             started_at=None if state is None else Moment(state.started_ns),
             ends_at=Moment(state.ends_ns) if state is not None and runs else None,
             things={domain: sorted(addresses) for domain, addresses in sorted(things.items())},

@@ -336,6 +336,7 @@ class Context:
         """Return the demo of the state folder."""
         from lapse.app.demo import Demo
         from lapse.app.record import ProcessRecord
+        from lapse.cli.remote import server_of
         from lapse.keys.aio import open_keys_async
 
         place = await self.place()
@@ -346,6 +347,7 @@ class Context:
             objects=self.embedded,
             keys=await self._stack.enter_async_context(opened),
             workspaces=await self.workspaces(),
+            served=server_of(self.settings.state_dir) is not None,
             notes=ProcessRecord.in_folder(self.embedded).safety,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ import pytest
 from lapse.app import demo as demos
 from lapse.app.demo import APP, LABEL, LASTS, MARK, MOST, DemoLoop, DemoMade, demo_settings, free_port
 from lapse.app.record import open_store
+from lapse.cli import main
 from lapse.cli.context import Context
 from lapse.core.clock import VirtualClock
 from lapse.domains import REGISTRY
@@ -432,3 +434,34 @@ def test_a_port_that_is_taken_or_beyond_the_last_one_is_replaced_by_a_free_one()
         port = taken.getsockname()[1]
         assert 0 < free_port(port) != port
     assert 0 < free_port(65_536) < 65_536
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_the_demo_does_not_claim_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"--state-dir={tmp_path / 'state'}"
+
+    def said(command: str) -> str:
+        assert main(["demo", command, place]) == 0
+        told = capsys.readouterr()
+        return told.out + told.err
+
+    assert said("status").endswith("The demo does not run.\n")
+    for command in ("start", "status"):
+        told = said(command)
+        assert "The demo is on, until " in told
+        assert "no lapse up runs on this folder" in told
+        assert "It goes on when lapse up runs again." in told
+        assert "The demo runs" not in told
+    assert main(["demo", "status", place, "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["running"], told["served"]) == (True, False)
+
+
+def test_beside_a_server_of_the_folder_the_demo_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapse.cli.remote.server_of", lambda _folder: "http://127.0.0.1:8750")
+    assert main(["demo", "start", f"--state-dir={tmp_path / 'state'}"]) == 0
+    assert "The demo runs, until " in capsys.readouterr().out

@@ -16,7 +16,7 @@ async def test_it_is_shown_started_and_stopped(client: httpx2.AsyncClient) -> No
 
     started = await client.post("/api/v1/demo/start", json={})
     assert started.status_code == 200
-    assert started.json()["running"]
+    assert (started.json()["running"], started.json()["served"]) == (True, True)
     assert (await client.get("/api/v1/demo")).json() == started.json()
 
     stopped = await client.post("/api/v1/demo/stop", json={})

@@ -46,8 +46,7 @@ def start(*, flags: DemoFlags = DemoFlags(), output: OutputOption = Output.TABLE
         return await (await context.demo()).start()
 
     told = in_context(flags, work, remote=lambda client: client.demo.start())
-    said = f"The demo is on, until {told.ends_at}. While lapse up runs, things come and go."
-    return _print(told, output, f"{said} To remove it: lapse demo stop")
+    return _print(told, output, f"{_state(told)} To remove it: lapse demo stop")
 
 
 @_command("lapse demo stop", "lapse demo stop --server http://127.0.0.1:8750")
@@ -92,9 +91,21 @@ def status(*, flags: DemoFlags = DemoFlags(), output: OutputOption = Output.TABL
     rows += [("keys", f"{told.keys} of application {told.app}")] if told.keys else []
     if rows:
         print_table(("domain", "thing"), rows)
-    message(f"The demo runs, until {told.ends_at}." if told.running else "The demo does not run.")
+    message(_state(told))
     _tell_notes(told)
     return ExitCode.DONE
+
+
+def _state(told: DemoView) -> str:
+    """Say whether it runs; without a lapse up nothing does, whatever is noted."""
+    if not told.running:
+        return "The demo does not run."
+    if told.served:
+        return f"The demo runs, until {told.ends_at}."
+    return (
+        f"The demo is on, until {told.ends_at}, but no lapse up runs on this folder, so nothing comes and goes."
+        " It goes on when lapse up runs again."
+    )
 
 
 async def _until_gone(stop: Callable[[], Awaitable[DemoView]]) -> DemoView:

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 class DemoView(Struct, frozen=True, kw_only=True):
     """The demo, and what there is of it now."""
 
-    running: Annotated[bool, Meta(description="Whether new things are made")]
+    running: Annotated[
+        bool, Meta(description="Whether it is on: new things are made wherever a lapse up runs on the folder")
+    ]
+    served: Annotated[
+        bool, Meta(description="Whether a lapse up runs there now; false: it goes on when one does, if it is on")
+    ] = True
     started_at: Moment | None
-    ends_at: Annotated[Moment | None, Meta(description="When it stops by itself; null where it does not run")]
+    ends_at: Annotated[Moment | None, Meta(description="When it stops by itself; null where it is not on")]
     things: Annotated[
         dict[str, list[str]], Meta(description="By domain: the addresses of what is there now, but for keys")
     ]
