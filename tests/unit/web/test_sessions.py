@@ -46,6 +46,30 @@ async def test_a_ticket_works_once_and_for_ten_minutes(api: API) -> None:
     assert "lapse open prints a new one" in again.text
 
 
+async def test_a_used_link_leads_on_who_has_a_session_that_counts_and_nobody_else(api: API) -> None:
+    token_id, _ = api.tokens.create("ann", ["read"])
+    ticket = api.sessions.issue(token_id)
+
+    async def reopened(**headers: str) -> httpx2.Response:
+        return await api.stranger.get(OPEN_PATH, params={"ticket": ticket}, headers={**PAGE, **headers})
+
+    entered = await reopened()
+    again = await reopened()
+    assert [one.status_code for one in (entered, again)] == [303, 303]
+    assert again.headers["location"] == "/"
+    assert "set-cookie" not in again.headers, "its session is neither renewed nor another one"
+    assert 'lapse_login_failures_total{proof="ticket"} 1.0' in api.metrics.exposition().decode(), "it counts as before"
+
+    api.clock.advance(SESSION_SECONDS)
+    assert (await reopened()).status_code == 401, "a session that is over"
+    api.stranger.cookies.clear()
+    assert (await reopened()).status_code == 401
+    assert (await reopened(Cookie="lapse_8750=owner.9999999999.AAAA")).status_code == 401, "a cookie of somebody's own"
+    await enter(api, token_id)
+    api.tokens.revoke(token_id)
+    assert (await reopened()).status_code == 401, "a session whose token was revoked"
+
+
 @pytest.mark.parametrize("query", ["", "?ticket=", "?ticket=x", f"?ticket={'a' * 43}", "?ticket=x&ticket=y"])
 async def test_what_is_no_ticket_opens_nothing(api: API, query: str) -> None:
     refused = await api.stranger.get(f"{OPEN_PATH}{query}")

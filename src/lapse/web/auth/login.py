@@ -16,6 +16,7 @@ from starlette.responses import Response
 from lapse.core.log import get_logger
 from lapse.web.api.errors import (
     OriginNotAllowedError,
+    SessionInvalidError,
     TicketUsedError,
     TokenInvalidError,
     TokenMissingError,
@@ -106,13 +107,28 @@ router = APIRouter(tags=["session"])
 async def open_with_ticket(
     request: Request, *, sessions: Sessions, port: Port, tls: TLS, ticket: Annotated[str, Query()] = ""
 ) -> Response:
-    """Begin a session with a ticket, and go to the dashboard."""
+    """Begin a session with a ticket, and go to the dashboard.
+
+    A browser whose session still counts goes there with any ticket, and keeps that session: a link that is opened
+    again, as from a history, is no log-in that failed for whoever sits there. It counts as one all the same.
+    """
     try:
         cookie = sessions.redeem(ticket, port=port, tls=tls)
     except TicketUsedError as error:
-        return log_in(put_off(error, request.scope, request.app.state.failures))
+        refusal = put_off(error, request.scope, request.app.state.failures)
+        if _has_session(request, sessions, port=port, tls=tls):
+            return Response(status_code=303, headers={"Location": "/"})
+        return log_in(refusal)
     # 303 and, as everywhere, no-referrer: the address with the ticket goes no further.
     return Response(status_code=303, headers={"Location": "/", "Set-Cookie": cookie})
+
+
+def _has_session(request: Request, sessions: BrowserSessions, *, port: int, tls: bool) -> bool:
+    """Whether a browser has a session that still counts; a cookie that was not made here is none."""
+    try:
+        return sessions.principal("; ".join(request.headers.getlist("cookie")), port=port, tls=tls) is not None
+    except SessionInvalidError:
+        return False
 
 
 @router.post(SESSION_PATH, operation_id="session.begin", summary="Begin a session", status_code=204)
