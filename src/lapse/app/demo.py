@@ -270,6 +270,11 @@ class Demo:
         self.wake()
         return msgspec.structs.replace(await self._view(state), problems=problems)
 
+    async def is_on(self) -> bool:
+        """Whether it runs, wherever a process makes its things."""
+        state = await self.state()
+        return state is not None and not state.stopped
+
     async def state(self) -> DemoState | None:
         """Return what is noted of it; None where there never was one."""
         text = await self.notes.read_note(_STATE)

@@ -302,7 +302,7 @@ class _Process:
     facts: Callable[[], ProcessFacts]
     """What it tells of itself."""
     demo: Demo
-    demo_told: Mapping[str, str]
+    demo_told: Mapping[str, object]
     """What the log tells of the demo; empty where none was asked for."""
     tell: Callable[..., None]
     coordinator: Coordinator
@@ -350,7 +350,11 @@ class _Process:
         place = await _place(stores, domains, managed, facts)
         demo = _demo(stores, place, domains.history)
         demos.attach(demo)
-        told = {} if quicker is None else {"run": await demo.resume(), "settings": ", ".join(quicker)}
+        told = (
+            {}
+            if quicker is None
+            else {"run": await demo.resume(), "settings": ", ".join(quicker), "is_on": await demo.is_on()}
+        )
         return cls(stores, domains, place, facts, demo, told, tell, coordinator).built()
 
     @property

@@ -17,6 +17,7 @@ from lapse.engine.journal.port import AuditReason, DeletionReason, Entry, Outcom
 from lapse.engine.running import console
 from lapse.engine.running.console import MOST_LINES, ConsoleHandler, LogLine, line_of, written
 from lapse.engine.running.logs import configure_logs
+from lapse.workspaces.model import Operation
 
 NOW = 1_700_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -159,6 +160,52 @@ def test_every_reason_of_the_audit_has_a_word_or_an_event_of_its_own() -> None:
             ("WARNING", "tick_failed", "The disk is full.  loop=requests"),
         ),
         ("it_broke", {}, logging.ERROR, ("ERROR", "it_broke", "")),
+        (
+            "operation_begun",
+            {"operation": "STARTING", "workspace": "4d2c07f3", "workspace_name": "lab", "reconcile": "r1"},
+            logging.INFO,
+            ("starting", "workspace/lab", ""),
+        ),
+        (
+            "operation_done",
+            {"operation": "ARCHIVING", "workspace": "4d2c07f3", "workspace_name": "lab", "reconcile": "r1"},
+            logging.INFO,
+            ("archived", "workspace/lab", ""),
+        ),
+        (
+            "program_started",
+            {"workspace": "4d2c07f3", "workspace_name": "lab", "pid": 12, "port": 9803},
+            logging.INFO,
+            ("runs", "workspace/lab", "its program, with the pid 12, listens on port 9803"),
+        ),
+        (
+            "probe_failed",
+            {"workspace": "4d2c07f3", "workspace_name": "lab", "problem": "no answer"},
+            logging.WARNING,
+            ("WARNING", "probe_failed", "no answer  workspace=lab"),
+        ),
+        (
+            "leftover_ended",
+            {"workspace": "4d2c07f3"},
+            logging.INFO,
+            ("ended", "workspace/4d2c07f3", "a program that a Lapse before this one has left"),
+        ),
+        (
+            "demo",
+            {"run": "lapse demo stop removes it", "settings": "ttl_manager_interval=5s", "is_on": True},
+            logging.INFO,
+            (
+                "demo",
+                "",
+                "things that lapse soon come and go; lapse demo stop removes it; set for it: ttl_manager_interval=5s",
+            ),
+        ),
+        (
+            "demo",
+            {"run": "lapse demo start starts it again", "settings": "", "is_on": False},
+            logging.INFO,
+            ("demo", "", "it is stopped; lapse demo start starts it again"),
+        ),
     ],
 )
 def test_an_event_is_said_in_words_and_an_unknown_one_by_its_keys(
@@ -296,3 +343,12 @@ async def test_programs_get_no_rows_that_they_did_not_get_before() -> None:
     stream = io.StringIO()
     configure_logs(form="json", level="info", stream=stream)
     assert await JournalLines.open(None, domain="requests") == []  # type: ignore[arg-type]  # it is not asked
+
+
+def test_every_step_of_a_workspace_has_a_word() -> None:
+    for operation in Operation:
+        if operation is not Operation.NONE:
+            for event in ("operation_begun", "operation_done"):
+                line = line_of(event, {"operation": operation.value, "workspace": "lab"})
+                assert line is not None
+                assert line.word.islower()

@@ -20,6 +20,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -48,6 +49,17 @@ _LAYOUT: Final = "\n\t"
 _SECOND: Final = 1.0
 _WORK: Final = frozenset({"tick", "reconcile"})
 """Ids that join lines of one piece of work: for programs."""
+_WORKSPACE: Final = "workspace"
+_NAME: Final = "workspace_name"
+_STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "PROVISIONING": ("making", "made"),
+    "RESTORING": ("restoring", "restored"),
+    "STARTING": ("starting", "started"),
+    "STOPPING": ("stopping", "stopped"),
+    "ARCHIVING": ("archiving", "archived"),
+    "DELETING": ("deleting", "deleted"),
+}
+"""Words for what is done to a workspace: while it is, and when it is over."""
 _TOLD: Final = ("reason", "problem", "effect", "instead")
 """Keys whose values are sentences."""
 _PEOPLE: Final = ("user ", "token ")
@@ -89,6 +101,7 @@ class LogLine:
 
 def line_of(event: str, keys: Mapping[str, Any], *, level: int = logging.INFO) -> LogLine | None:
     """Return the line of an event; None for one that is not for people. Texts are as they came."""
+    keys = _named(keys)
     made = _LINES.get(event)
     if made is not None:
         return made(keys)
@@ -188,6 +201,34 @@ def _listening(keys: Mapping[str, Any]) -> LogLine:
     return LogLine("listening", places.get(first, ""), rest)
 
 
+def _named(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return keys in which a workspace has its name, where that is known, instead of its id."""
+    if not keys.get(_NAME):
+        return keys
+    return {name: keys[_NAME] if name == _WORKSPACE else value for name, value in keys.items() if name != _NAME}
+
+
+def _step(keys: Mapping[str, Any], *, is_over: bool) -> LogLine:
+    operation = str(keys.get("operation", ""))
+    begun, done = _STEPS.get(operation, (operation, operation))
+    return LogLine(done if is_over else begun, _workspace(keys))
+
+
+def _workspace(keys: Mapping[str, Any]) -> str:
+    return f"workspace/{keys.get(_WORKSPACE, '')}"
+
+
+def _started(keys: Mapping[str, Any]) -> LogLine:
+    why = f"its program, with the pid {keys.get('pid')}, listens on port {keys.get('port')}"
+    return LogLine("runs", _workspace(keys), why)
+
+
+def _demo(keys: Mapping[str, Any]) -> LogLine:
+    state = "things that lapse soon come and go" if keys.get("is_on") else "it is stopped"
+    quicker = f"; set for it: {keys['settings']}" if keys.get("settings") else ""
+    return LogLine("demo", "", f"{state}; {keys.get('run')}{quicker}")
+
+
 def _rest(keys: Mapping[str, Any]) -> str:
     """Say sentences first, then what else there is."""
     told = [str(keys[name]) for name in _TOLD if keys.get(name)]
@@ -202,6 +243,15 @@ _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], LogLine | None]]] = {
     "domain_resumed": _resumed,
     "policy_passed": _passed,
     "listening": _listening,
+    "demo": _demo,
+    "operation_begun": partial(_step, is_over=False),
+    "operation_done": partial(_step, is_over=True),
+    "operation_given_up": lambda keys: LogLine("kept", _workspace(keys), "a user came before it was stopped"),
+    "program_started": _started,
+    "probe_answered": lambda keys: LogLine("answers", _workspace(keys), "its program answers its probe again"),
+    "leftover_ended": lambda keys: LogLine(
+        "ended", _workspace(keys), "a program that a Lapse before this one has left"
+    ),
     "leading": lambda _: LogLine("leading", "", "this process carries out requests and lets things lapse"),
     "stepped_down": lambda _: LogLine("released", "leadership", "another process may lead now"),
     "stopping": lambda _: LogLine("stopping", "", "what is at hand is finished"),

@@ -122,13 +122,17 @@ class Prober:
             except TimeoutError:
                 return workspace.id, (self._failed(workspace, f"no answer within {ANSWER_SECONDS:g} seconds"), None)
         if workspace.probe_error is not None:
-            _log.info("probe_answered", workspace=workspace.id)
+            _log.info("probe_answered", workspace=workspace.id, workspace_name=workspace.name)
         return workspace.id, (ProbeAnswer(probe, _now(self._clock)), seen)
 
     def _failed(self, workspace: Workspace, problem: str) -> ProbeAnswer:
         if workspace.probe_error is None:  # once: the row tells that it lasts
             _log.warning(
-                "probe_failed", workspace=workspace.id, problem=problem, effect="the workspace does not count as idle"
+                "probe_failed",
+                workspace=workspace.id,
+                workspace_name=workspace.name,
+                problem=problem,
+                effect="the workspace does not count as idle",
             )
         return ProbeAnswer(workspace.probe or "", None, problem)
 

@@ -248,7 +248,7 @@ class Reconciler:
 
     async def _take_up(self, workspace: Workspace, operation: Operation | None, lane: Lane) -> bool:
         """Do one step when its turn has come; return whether there was any progress."""
-        with piece_of_work("reconcile", workspace=workspace.id):
+        with piece_of_work("reconcile", workspace=workspace.id, workspace_name=workspace.name):
             try:
                 async with self._turns[lane]:
                     with self._runtime.turn(workspace.id) as free:
