@@ -6,6 +6,7 @@ time. Every process goes on with a demo that was started in its folder.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -304,6 +305,8 @@ class _Process:
     demo: Demo
     demo_told: Mapping[str, object]
     """What the log tells of the demo; empty where none was asked for."""
+    open_command: str
+    """What prints a link to the dashboard of this process."""
     tell: Callable[..., None]
     coordinator: Coordinator
 
@@ -355,7 +358,8 @@ class _Process:
             if quicker is None
             else {"run": await demo.resume(), "settings": ", ".join(quicker), "is_on": await demo.is_on()}
         )
-        return cls(stores, domains, place, facts, demo, told, tell, coordinator).built()
+        opens = _open_command(loaded, stores.endpoints.http)
+        return cls(stores, domains, place, facts, demo, told, opens, tell, coordinator).built()
 
     @property
     def settings(self) -> Settings:
@@ -460,6 +464,8 @@ class _Process:
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
         log.info("listening", http=http, probes=probes, **shown)
+        if not sys.stderr.isatty():
+            log.info("link_not_logged", reason="a link that logs a browser in is for a person", run=self.open_command)
         if self.demo_told:
             log.info("demo", **self.demo_told)
         if proxy is None:
@@ -519,6 +525,17 @@ class _Process:
             demo=self.demo,
             live=self._live,
         )
+
+
+def _open_command(loaded: LoadedSettings, http: Endpoint) -> str:
+    """Return the command that prints a link to the dashboard, with the flags that this process was given for that."""
+    given = {"state_dir": str(loaded.settings.state_dir), "http_port": str(http.port)}
+    flags = [
+        f"--{key.replace('_', '-')} {shlex.quote(value)}"
+        for key, value in given.items()
+        if loaded.origins[key].layer == "flag"
+    ]
+    return " ".join(["lapse open", *flags])
 
 
 def _demo(stores: _Stores, place: Place, history: Retention) -> Demo:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -150,6 +151,27 @@ def test_on_a_terminal_the_link_stands_in_the_first_lines_and_never_in_a_log(tmp
         process.terminate()
         process.wait(30)
         os.close(ours)
+
+
+def test_a_log_that_is_a_file_says_what_prints_a_link_and_has_none(tmp_path: Path) -> None:
+    state, log = tmp_path / "state", tmp_path / "log"
+    flags = ["--http-port=0", "--probes-port=0", "--proxy-port=0", f"--state-dir={state}"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*COMMAND, "up", *flags], stdout=file, stderr=file, env=clean_environment(tmp_path), cwd=tmp_path
+        )
+    try:
+        until(lambda: b"link_not_logged" in log.read_bytes())
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        (listening,) = [one for one in lines if one["event"] == "listening"]
+        (told,) = [one for one in lines if one["event"] == "link_not_logged"]
+        assert told["run"] == f"lapse open --state-dir {state} --http-port {urlsplit(listening['http']).port}"
+        assert "ticket" not in log.read_text()
+        printed = lapse(*shlex.split(told["run"])[1:], state_dir=state)
+        assert printed.stdout.startswith(listening["http"]), printed.stderr
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_tokens_made_and_revoked_while_it_runs_count_from_the_next_request_on(start: Start, tmp_path: Path) -> None:

@@ -201,6 +201,12 @@ def test_every_reason_of_the_audit_has_a_word_or_an_event_of_its_own() -> None:
             ),
         ),
         (
+            "link_not_logged",
+            {"reason": "it is for a person", "run": "lapse open"},
+            logging.INFO,
+            ("open", "", "for a link that logs a browser in: lapse open"),
+        ),
+        (
             "demo",
             {"run": "lapse demo start starts it again", "settings": "", "is_on": False},
             logging.INFO,

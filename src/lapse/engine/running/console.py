@@ -243,6 +243,7 @@ _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], LogLine | None]]] = {
     "domain_resumed": _resumed,
     "policy_passed": _passed,
     "listening": _listening,
+    "link_not_logged": lambda keys: LogLine("open", "", f"for a link that logs a browser in: {keys.get('run')}"),
     "demo": _demo,
     "operation_begun": partial(_step, is_over=False),
     "operation_done": partial(_step, is_over=True),
