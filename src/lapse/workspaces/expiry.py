@@ -9,7 +9,8 @@ Something is due only when *everything* speaks for it: the row says that nothing
 signal that is unknown keeps, and so does a row with a time or a TTL that cannot be: one bad row is one verdict, never
 an exception that stops the others.
 
-A decision carries what was counted from, and the deadline by the row's own times. It says nothing about the moment
+A decision carries what was counted from, and the deadline by the row's own times; while somebody is there, or was just
+now, the deadline is when its time would be over if they left now, or when their idle timer ends. It says nothing about the moment
 after it: the change compares, in the same step, everything of the row that was looked at here.
 """
 
@@ -75,6 +76,7 @@ def decide_standby(
     if not isinstance(due, Due):
         return by_row
     verdict: Keep | Unknown
+    deadline = by_row.deadline
     match signal:
         case activity.Quiet():
             doubt = _doubt_of_probe(workspace, Ms(due.since // 1_000_000), now)
@@ -83,11 +85,13 @@ def decide_standby(
             verdict = Unknown(doubt)
         case activity.Connected():
             verdict = Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
+            deadline = _ns(Ms(now + workspace.standby_ttl_seconds * 1000))
         case activity.Timer(seconds_left=left):
-            verdict = Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
+            deadline = _ns(Ms(now - int(-left * 1000 // 1)))
+            verdict = Keep(StayReason.IDLE_TIMER, deadline)
         case activity.ActivityUnknown(reason=doubt):
             verdict = Unknown(doubt)
-    return Decision(verdict, by_row.anchor, by_row.deadline)
+    return Decision(verdict, by_row.anchor, deadline)
 
 
 def standby_by_row(workspace: Workspace, now: Ms) -> Decision:

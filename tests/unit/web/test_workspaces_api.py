@@ -9,6 +9,7 @@ import pytest
 from lapse.app.record import ProcessRecord
 from lapse.app.workspaces import ticket_records
 from lapse.core.clock import UnixNs
+from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal.port import AUDIT
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.files.ownership import user_name
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from tests.unit.web.conftest import API
 
+NS = 1_000_000_000
 PLACE = "/api/v1/workspaces"
 PORTS = {name: 9001 + number for number, name in enumerate(("a", "b", "c", "d", "e", "his", "other"))}
 
@@ -618,6 +620,14 @@ async def test_why_tells_what_is_decided_and_who_is_there(api: API) -> None:
     assert (idle["verdict"], idle["reason"], idle["activity"]) == ("due", "standby_ttl_expired", "nobody")
     assert idle["rules"][0]["rule"] == "standby after 1m idle"
     assert (used["verdict"], used["reason"], used["activity"]) == ("keep", "connected", "1 connected")
+    assert from_timestamp(used["deadline"]) == -(-(api.clock.wall_ns() + 60 * NS) // NS) * NS
+
+    await api.activity.disconnect(WorkspaceId(made["id"]), ConnectionId("c"), idle_seconds=120)
+    just_used = (await api.client.get("/api/v1/why/workspace/lab")).json()
+    (row,) = (await api.client.get("/api/v1/forecast", params={"domain": "workspaces"})).json()["items"]
+    assert (just_used["verdict"], just_used["reason"]) == ("keep", "idle_timer")
+    assert from_timestamp(just_used["deadline"]) == -(-(api.clock.wall_ns() + 120 * NS) // NS) * NS
+    assert (row["due"], row["due_at"], row["deadline"]) == (False, just_used["deadline"], just_used["deadline"])
 
 
 async def test_others_neither_hold_nor_ask_why(api: API) -> None:

@@ -124,9 +124,7 @@ def test_a_workspace_in_standby_is_due_one_millisecond_after_its_ttl_and_not_at_
     assert archive_verdict(STOPPED, Ms(ARCHIVE_OVER + 1)) == expected
 
 
-@pytest.mark.parametrize(
-    "signal", [Quiet(), Connected(1), Timer(5), activity.ActivityUnknown(ActivityDoubt.UNREADABLE)]
-)
+@pytest.mark.parametrize("signal", [Quiet(), activity.ActivityUnknown(ActivityDoubt.UNREADABLE)])
 @pytest.mark.parametrize("now", [T0, STANDBY_OVER, STANDBY_OVER + 1, T0 + 10 * ARCHIVE_TTL * 1000])
 def test_a_decision_carries_its_anchor_and_its_deadline_whatever_the_verdict(signal: Signal, now: int) -> None:
     standby, archive = decide_standby(RUNNING, signal, Ms(now)), decide_archive(STOPPED, Ms(now))
@@ -134,6 +132,14 @@ def test_a_decision_carries_its_anchor_and_its_deadline_whatever_the_verdict(sig
     assert (standby.anchor, standby.deadline) == (ns(T0), ns(STANDBY_OVER))
     assert (archive.anchor, archive.deadline) == (ns(T0), ns(ARCHIVE_OVER))
     assert standby.deadline == ns(due_after(RUNNING) or 0)
+
+
+def test_the_deadline_of_who_is_there_or_was_just_now_is_not_over() -> None:
+    for signal, seconds in [(Connected(1), STANDBY_TTL), (Timer(5.0), 5)]:
+        used = decide_standby(RUNNING, signal, LATE)
+        assert (used.anchor, used.deadline) == (ns(T0), ns(LATE + seconds * 1000))
+        early = decide_standby(RUNNING, signal, Ms(STANDBY_OVER))
+        assert early.deadline == ns(STANDBY_OVER), "by its row it is not due yet, and nobody is asked"
 
 
 def test_a_workspace_that_nobody_has_opened_yet_counts_from_the_moment_it_became_running() -> None:

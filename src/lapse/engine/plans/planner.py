@@ -530,7 +530,11 @@ def _as_seen_now(
         case Unknown():
             return replace(item, due=False, doubt=domain.explain(fresh, decision, now).because)
         case Keep(next_check=look):
-            return None if look is None else replace(item, due=False, due_at=Moment(look))
+            if look is None:
+                return None
+            deadline = decision.deadline
+            due_at = look if deadline is None or deadline <= now else deadline
+            return replace(item, due=False, due_at=Moment(due_at), deadline=Moment.of(deadline))
 
 
 def _sorted_out(
