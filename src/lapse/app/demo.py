@@ -713,7 +713,7 @@ class Demo:
         address = REGISTRY.parse(thing.address)
         found = await (await self.place.domain(thing.domain)).find(address)
         if found is not None and found.uid == thing.uid and found.hold is not None:
-            await LocalService(self.place, caller).release(ReleaseRequest(address=thing.address))
+            await LocalService(self.place, caller).release(ReleaseRequest(address=thing.address, uid=thing.uid))
 
     async def _end(self, thing: DemoThing, caller: Caller) -> None:
         """End one by the engine's own deletion, under the uid that it was found with."""

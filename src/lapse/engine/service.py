@@ -109,6 +109,15 @@ class NothingThereError(LapseError):
         return cls(address=told.address, gone=f"{gone}. To bring it back: {undo}" if undo else gone)
 
 
+class AnotherThingError(LapseError):
+    """{address} is another one now, made or written anew since: its uid is {found}, and expected was {uid}.
+
+    Nothing was changed. Look at it again with lapse why {address}; if this one is meant, name its uid.
+    """
+
+    status = 412
+
+
 class NothingToExtendError(UsageError):
     """{address} has no deadline that could be moved: {because}."""
 
@@ -373,7 +382,7 @@ class LocalService:
         demand_reason(asked.reason, "a hold")
         if asked.legal and until is not None:
             raise EndOfLegalHoldError
-        thing = await self._find(asked.address, DomainVerb.HOLD)
+        thing = await self._find(asked.address, DomainVerb.HOLD, uid=asked.uid)
         if asked.legal:
             self._place.demand_second_person(self._caller, "A legal hold", scope=LEGAL, domain=thing.domain.name)
         hold = Hold(asked.reason, until, by=self._caller.person or "", is_legal=asked.legal)
@@ -385,7 +394,7 @@ class LocalService:
 
     async def release(self, asked: ReleaseRequest) -> SteeredView:
         """See `Verbs`."""
-        thing = await self._find(asked.address, DomainVerb.HOLD)
+        thing = await self._find(asked.address, DomainVerb.HOLD, uid=asked.uid)
         held = await self._held(thing)
         if held is not None and held.legal and not asked.legal:  # who may release holds may not release these
             raise LegalReleaseError(address=thing.address)
@@ -397,7 +406,7 @@ class LocalService:
 
     async def extend(self, asked: ExtendRequest) -> SteeredView:
         """See `Verbs`."""
-        thing = await self._find(asked.address, DomainVerb.EXTEND)
+        thing = await self._find(asked.address, DomainVerb.EXTEND, uid=asked.uid)
         until, held = self._new_deadline(thing, asked.time), await self._held(thing)
         await thing.domain.extend(thing.candidate, until, by=self._caller.name)
         await self._audit(AuditReason.DEADLINE_EXTENDED, thing, {"until_ns": until})
@@ -431,7 +440,7 @@ class LocalService:
 
     async def delete(self, asked: DeleteRequest) -> SteeredView:
         """See `Verbs`."""
-        thing, place = await self._find(asked.address, DomainVerb.DELETE), self._place
+        thing, place = await self._find(asked.address, DomainVerb.DELETE, uid=asked.uid), self._place
         target = await thing.domain.deletion_target(thing.candidate)
         action = _deletion(thing.domain, thing.candidate, actor=self._caller.name, now=place.now)
         await delete_by_person(target, place.journal, action, clock=place.clock, metrics=place.metrics)
@@ -459,18 +468,27 @@ class LocalService:
         (held,) = await holds_of(thing.domain, [about], now)
         return held
 
-    async def _find(self, text: str, verb: DomainVerb) -> _Thing:
+    async def _find(self, text: str, verb: DomainVerb, *, uid: str | None = None) -> _Thing:
+        """Return what has an address; raises `AnotherThingError` where that has not the uid that is meant.
+
+        What is found here is what is changed: domains compare the uid of their candidate when they write. Only keys do
+        not, which are touched by their names: of a key the uid is the end of its TTL, compared here.
+        """
         address = self._place.registry.parse(text)
         domain = await self._place.domain(self._place.registry.demand(verb, address).name)
         candidate = await domain.find(address)
         if candidate is None:
-            raise await self._nothing_there(address, domain)
+            raise await self._nothing_there(address, domain, uid=uid)
+        if uid not in {None, candidate.uid}:
+            raise AnotherThingError(address=address, found=candidate.uid, uid=uid)
         return _Thing(address, domain, candidate)
 
-    async def _nothing_there(self, address: Address, domain: ManagedDomain[Any]) -> LapseError:
+    async def _nothing_there(
+        self, address: Address, domain: ManagedDomain[Any], *, uid: str | None = None
+    ) -> LapseError:
         """Return what tells that something is not there, and of what is gone what the journal and the trash know."""
         try:
-            return NothingThereError.of(await self._gone(address, domain, self._place.now, uid=None))
+            return NothingThereError.of(await self._gone(address, domain, self._place.now, uid=uid))
         except NothingThereError as error:
             return error
         except LapseError:  # a journal that cannot be read back

@@ -52,6 +52,13 @@ class AppliesWhatIsDueNow(Passing):
         return await self.inner.apply(replace(asked, plan=await self.inner.plan(PlanRequest())))
 
 
+class TakesWhateverHasTheAddress(Passing):
+    """Does to another thing of the same address what was asked of one."""
+
+    async def delete(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.delete(replace(asked, uid=None))
+
+
 class PlansForADay(Passing):
     """Looks no less far than a day."""
 
@@ -290,6 +297,7 @@ BROKEN = [
     ForecastsForADay, ForecastsTheFirstPage, PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
     ProposesForOthers, ListsOnePageOfPlans, MakesAPlanInstead,
     ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
+    TakesWhateverHasTheAddress,
     UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, OffersAnyUndo, ForgetsEnds, TellsAllOfTheTrash,
     FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,
 ]  # fmt: skip

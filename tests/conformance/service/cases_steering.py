@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from lapse.engine.safety.holds import (
     WeakerHoldError,
 )
 from lapse.engine.service import (
+    AnotherThingError,
     EndOfLegalHoldError,
     ExtensionError,
     NeverError,
@@ -194,6 +196,52 @@ async def what_people_do_is_in_the_journal(world: World) -> None:
 
     rows = await verbs.journal(JournalRequest(address="thing/a"))
     assert [one.reason for one in rows.items] == ["deadline_extended", "hold_released", "hold_placed"]
+
+
+# --- another one of its name ------------------------------------------------------------------------------------------
+
+
+@case
+async def what_is_asked_of_one_thing_is_not_done_to_another_of_its_address(world: World) -> None:
+    verbs = world.of(ANN)
+    await world.things.add("a")
+    was = (await verbs.why(WhyRequest(address="thing/a"))).uid
+    await verbs.delete(DeleteRequest(address="thing/a", uid=was))
+    await world.things.add("a")
+    now = await world.of(BEN).hold(HoldRequest(address="thing/a", reason="evidence"))
+    assert now.uid != was
+
+    told = rf"thing/a is another one now.*its uid is {now.uid}, and expected was {was}.*lapse why thing/a"
+    with pytest.raises(AnotherThingError, match=told) as refused:
+        await verbs.hold(HoldRequest(address="thing/a", reason="mine", replace=True, uid=was))
+    assert refused.value.status == HTTPStatus.PRECONDITION_FAILED
+    with pytest.raises(AnotherThingError):
+        await verbs.release(ReleaseRequest(address="thing/a", uid=was))
+    with pytest.raises(AnotherThingError):
+        await verbs.extend(ExtendRequest(address="thing/a", time="2h", uid=was))
+    assert (await verbs.why(WhyRequest(address="thing/a"))).hold == now.hold
+
+    assert (await verbs.release(ReleaseRequest(address="thing/a", uid=now.uid))).changed
+    with pytest.raises(AnotherThingError):
+        await verbs.delete(DeleteRequest(address="thing/a", uid=was))
+    assert await world.things.left() == {"a"}
+    assert (await verbs.why(WhyRequest(address="thing/a"))).extended_until is None
+    assert (await verbs.extend(ExtendRequest(address="thing/a", time="2h", uid=now.uid))).extended_until is not None
+    await verbs.delete(DeleteRequest(address="thing/a", uid=now.uid))
+    assert await world.things.left() == set()
+
+
+@case
+async def what_is_asked_of_one_thing_that_is_gone_tells_its_own_end(world: World) -> None:
+    verbs = world.of(ANN)
+    await world.things.add("a")
+    first = await verbs.delete(DeleteRequest(address="thing/a"))
+    await world.things.add("a")
+    await verbs.delete(DeleteRequest(address="thing/a"))
+    with pytest.raises(NothingThereError, match=r"There is no thing/a any more: ended at .*by token ann"):
+        await verbs.delete(DeleteRequest(address="thing/a", uid=first.uid))
+    with pytest.raises(NothingThereError, match=r"There is no thing/a\.$"):
+        await verbs.hold(HoldRequest(address="thing/a", reason="x", uid="nobody's"))
 
 
 # --- extensions -------------------------------------------------------------------------------------------------------

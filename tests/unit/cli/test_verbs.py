@@ -228,6 +228,21 @@ def test_what_was_released_is_told_with_its_deadline_and_what_was_deleted_with_t
     )
 
 
+def test_what_is_done_to_one_thing_only_is_refused_where_its_address_is_that_of_another(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    uid = holder.told("why", "workspace/lab")["uid"]
+    for line in (
+        ("hold", "workspace/lab", "--reason", "x"),
+        ("release", "workspace/lab"),
+        ("extend", "workspace/lab", "2h"),
+        ("delete", "workspace/lab", "--yes"),
+    ):
+        _, said = holder.say(*line, "--uid", "another", code=1)
+        assert f"workspace/lab is another one now, made or written anew since: its uid is {uid}" in said
+    assert holder.told("why", "workspace/lab")["verdict"] == "keep"
+    assert holder.told("delete", "workspace/lab", "--yes", "--uid", uid)["uid"] == uid
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

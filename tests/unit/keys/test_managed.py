@@ -25,7 +25,7 @@ from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.gate import OpenGate
 from lapse.engine.safety.holds import Hold
 from lapse.engine.safety.sqlite import SQLiteGateStore
-from lapse.engine.service import ExtensionError, LocalService, NothingThereError
+from lapse.engine.service import AnotherThingError, ExtensionError, LocalService, NothingThereError
 from lapse.engine.verbs.contract import (
     ApplyRequest,
     DeleteRequest,
@@ -160,6 +160,19 @@ async def test_what_identifies_a_key_tells_nothing_of_it_and_changes_with_its_ex
 
     assert other is not None
     assert first.uid != second.uid == other.uid
+
+
+async def test_a_key_that_has_got_another_expiry_is_not_extended_for_the_one_that_was_seen(world: World) -> None:
+    await world.app.put(NAME, VALUE, HOUR)
+    seen = (await world.verbs.why(WhyRequest(address=ADDRESS))).uid
+    await world.app.touch(NAME, 2 * HOUR)
+    now = await world.found()
+
+    with pytest.raises(AnotherThingError, match=ADDRESS):
+        await world.verbs.extend(ExtendRequest(address=ADDRESS, time="2h", uid=seen))
+    assert await world.found() == now
+    await world.verbs.extend(ExtendRequest(address=ADDRESS, time="2h", uid=now.uid))
+    assert await world.found() != now
 
 
 async def test_a_key_is_not_called_frozen_when_everything_is(world: World) -> None:

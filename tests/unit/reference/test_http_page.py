@@ -58,6 +58,7 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     assert {(kind.code, kind.status) for kind in found} == {
         ("UsageError", 422),
         (NothingThereError.code, 404),
+        ("AnotherThingError", 412),
         ("NoSuchPlanError", 404),
         (KeyOverError.code, 404),
         ("OwnPlanError", 403),

@@ -357,6 +357,28 @@ async def test_of_two_owners_of_one_name_each_sees_only_their_own(shop: conftest
     assert (taken.status_code, taken.json()["code"]) == (409, "PlaceTakenError")
 
 
+async def test_what_is_asked_of_one_workspace_is_not_done_to_another_of_its_name(shop: conftest.API) -> None:
+    was = await delete(shop, LAB)
+    await make(shop, "lab", "ann", 9003)
+    own: list[tuple[str, dict[str, str]]] = [
+        ("/hold", {"reason": "x"}),
+        ("/release", {}),
+        ("/extend", {"time": "2h"}),
+        ("/delete", {}),
+    ]
+    for path, more in own:
+        refused = await ask(shop, ["workspaces:ann"], "POST", path, {"address": LAB, "uid": was, **more})
+        assert (refused.status_code, refused.json()["code"]) == (412, "AnotherThingError")
+        assert was in refused.json()["detail"]
+        others = await ask(shop, ["workspaces:eve"], "POST", path, {"address": LAB, "uid": was, **more})
+        assert (others.status_code, others.json()["code"]) == (404, "UnknownWorkspaceError")
+    why = (await shop.client.get(f"{API}/why/{LAB}")).json()
+    assert (why["verdict"], why["hold"], why["extended_until"]) == ("keep", None, None)
+
+    done = await ask(shop, ["workspaces:ann"], "POST", "/delete", {"address": LAB, "uid": why["uid"]})
+    assert (done.status_code, done.json()["uid"]) == (200, why["uid"])
+
+
 async def test_an_owner_asks_about_theirs_also_after_it_has_left_the_trash(shop: conftest.API) -> None:
     await delete(shop, LAB)
     await shop.client.post(f"{API}/trash/empty", json={})

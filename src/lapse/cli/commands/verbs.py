@@ -50,6 +50,7 @@ Thing = Annotated[
         " Job.batch/NAMESPACE/NAME, or that of a thing of your own domain.",
     ),
 ]
+OnlyThis = Annotated[str | None, Parameter(help="Only the one with this uid; otherwise whichever has the address now.")]
 _STYLES: Final = {
     "now": "yellow",
     "waits": "yellow",
@@ -336,7 +337,7 @@ def why(
 # --- hold, release, extend, delete ------------------------------------------------------------------------------------
 
 
-def hold(
+def hold(  # noqa: PLR0913 - one for each flag
     address: Thing,
     /,
     *,
@@ -353,6 +354,7 @@ def hold(
     replace: Annotated[
         bool, Parameter(help="Also in place of a hold that lasts longer.", negative=(), show_default=False)
     ] = False,
+    uid: OnlyThis = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -364,7 +366,7 @@ def hold(
     from lapse.engine.verbs.contract import HoldRequest
 
     _demand_address(address, flags, cluster=cluster)
-    asked = HoldRequest(address=address, reason=reason, until=until, legal=legal, replace=replace)
+    asked = HoldRequest(address=address, reason=reason, until=until, legal=legal, replace=replace, uid=uid)
     held = _ask(flags, lambda verbs: verbs.hold(asked), cluster=cluster)
     end = "" if held.hold is None or held.hold.until is None else f" until {held.hold.until}"
     words = ("release", held.address, *(["--legal"] if legal else []))
@@ -379,6 +381,7 @@ def release(
     *,
     flags: VerbFlags = VerbFlags(),
     legal: Annotated[bool, Parameter(help="A legal hold is meant.", negative=(), show_default=False)] = False,
+    uid: OnlyThis = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -386,7 +389,8 @@ def release(
     from lapse.engine.verbs.contract import ReleaseRequest
 
     _demand_address(address, flags, cluster=cluster)
-    done = _ask(flags, lambda verbs: verbs.release(ReleaseRequest(address=address, legal=legal)), cluster=cluster)
+    asked = ReleaseRequest(address=address, legal=legal, uid=uid)
+    done = _ask(flags, lambda verbs: verbs.release(asked), cluster=cluster)
     said = "Released" if done.changed else "Nothing to release: not held"
     print_result(output, done, f"{said}: {done.address}.")
     return ExitCode.DONE
@@ -398,6 +402,7 @@ def extend(
     /,
     *,
     flags: VerbFlags = VerbFlags(),
+    uid: OnlyThis = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -408,7 +413,8 @@ def extend(
     from lapse.engine.verbs.contract import ExtendRequest
 
     _demand_address(address, flags, cluster=cluster)
-    done = _ask(flags, lambda verbs: verbs.extend(ExtendRequest(address=address, time=time)), cluster=cluster)
+    asked = ExtendRequest(address=address, time=time, uid=uid)
+    done = _ask(flags, lambda verbs: verbs.extend(asked), cluster=cluster)
     print_result(output, done, f"Extended: {done.address} until {done.extended_until}.")
     return ExitCode.DONE
 
@@ -418,6 +424,7 @@ def delete(
     /,
     *,
     flags: VerbFlags = VerbFlags(),
+    uid: OnlyThis = None,
     yes: Yes = False,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -432,7 +439,8 @@ def delete(
 
     _demand_address(address, flags, cluster=cluster)
     confirm(f"Delete {address}", yes=yes)
-    done: SteeredView = _ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)
+    asked = DeleteRequest(address=address, uid=uid)
+    done: SteeredView = _ask(flags, lambda verbs: verbs.delete(asked), cluster=cluster)
     more = f" {done.says}" if done.says else ""
     print_result(output, done, f"Deleted: {done.address}.{more}")
     return ExitCode.DONE

@@ -166,6 +166,13 @@ class ProposedPlan(Struct, frozen=True, kw_only=True):
     left: Annotated[int | None, Meta(description="How many were not ended, the last time")]
 
 
+OnlyThis = Annotated[
+    str | None,
+    Meta(description="Only the one with this uid, as why shows it; null: whichever has the address now"),
+]
+"""Of what is to be changed: an address may be another thing's by now."""
+
+
 class WhyRequest(VerbRequest, frozen=True, kw_only=True):
     """Why a thing is kept or lapses."""
 
@@ -184,6 +191,7 @@ class HoldRequest(VerbRequest, frozen=True, kw_only=True):
     until: Annotated[str, Meta(description="A duration from now, or a time; never has no end")] = "never"
     legal: Annotated[bool, Meta(description="Released only by another person; it has no end")] = False
     replace: Annotated[bool, Meta(description="Whether it may take the place of a stronger one")] = False
+    uid: OnlyThis = None
 
 
 class ReleaseRequest(VerbRequest, frozen=True, kw_only=True):
@@ -191,6 +199,7 @@ class ReleaseRequest(VerbRequest, frozen=True, kw_only=True):
 
     address: str
     legal: Annotated[bool, Meta(description="Whether a legal hold is meant")] = False
+    uid: OnlyThis = None
 
 
 class SteeredView(Struct, frozen=True, kw_only=True):
@@ -211,12 +220,14 @@ class ExtendRequest(VerbRequest, frozen=True, kw_only=True):
 
     address: str
     time: Annotated[str, Meta(description="A duration that is added to its deadline, or the new deadline as a time")]
+    uid: OnlyThis = None
 
 
 class DeleteRequest(VerbRequest, frozen=True, kw_only=True):
     """End a thing now, because a person says so."""
 
     address: str
+    uid: OnlyThis = None
 
 
 class FreezeRequest(VerbRequest, frozen=True, kw_only=True):

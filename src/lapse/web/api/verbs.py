@@ -125,7 +125,7 @@ async def _uid_of_gone(
             if operation is not WHY:
                 raise
         else:
-            if uid in {None, found.id}:
+            if operation is not WHY or uid in {None, found.id}:  # what is to be changed is compared where it is done
                 return None
     return await service.find_gone(name, owners, uid=uid)
 

@@ -564,7 +564,9 @@ async def hold(request: Request, name: Name, body: HoldAsked, *, service: Servic
     """Keep a workspace from lapsing; a second hold replaces the first. Use POST /api/v1/hold instead."""
 
     async def how(found: Workspace, _: int | None) -> Workspace:
-        asked = HoldRequest(address=str(address_of(found)), reason=body.reason, until=body.until, replace=True)
+        asked = HoldRequest(
+            address=str(address_of(found)), uid=found.id, reason=body.reason, until=body.until, replace=True
+        )
         await verbs_of(request).hold(asked)
         return await service.store.get(found.id)
 
@@ -584,7 +586,7 @@ async def release(request: Request, name: Name, *, service: Service, whose: Whos
     """End a hold; a workspace whose time is over lapses at the next look. Use POST /api/v1/release instead."""
 
     async def how(found: Workspace, _: int | None) -> Workspace:
-        await verbs_of(request).release(ReleaseRequest(address=str(address_of(found))))
+        await verbs_of(request).release(ReleaseRequest(address=str(address_of(found)), uid=found.id))
         return await service.store.get(found.id)
 
     return _deprecated(await service.change(request, name, whose, how=how))
