@@ -243,10 +243,10 @@ class ManagedOwnDomain:
         placed = PlacedHold(self.name, candidate.uid, str(candidate.address), hold, UnixNs(self._clock.wall_ns()))
         await self._holds.hold(placed, replace=replace)
 
-    async def release(self, candidate: Candidate[Any], *, by: str, legal: bool) -> Hold | None:
+    async def release(self, candidate: Candidate[Any], *, by: str, legal: bool, only: str | None = None) -> Hold | None:
         """See `ManagedDomain`."""
         address = str(candidate.address)
-        return await self._holds.release(self.name, candidate.uid, by=by, legal=legal, address=address)
+        return await self._holds.release(self.name, candidate.uid, by=by, legal=legal, only=only, address=address)
 
     async def extend(self, candidate: Candidate[Any], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""

@@ -332,10 +332,11 @@ class ManagedDomain(DomainRules[S], Protocol[S]):
         """
         ...
 
-    async def release(self, candidate: Candidate[S], *, by: str, legal: bool) -> Hold | None:
+    async def release(self, candidate: Candidate[S], *, by: str, legal: bool, only: str | None = None) -> Hold | None:
         """End the hold that stands on the thing itself, and return it; None when there was none.
 
-        What `demand_releasable` asks is compared in the step that ends it: a legal hold that came in between stays.
+        What `demand_releasable` asks is compared in the step that ends it: a legal hold that came in between stays, and
+        with ``only``, the hash of the hold that is meant, any other one.
         """
         ...
 

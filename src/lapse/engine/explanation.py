@@ -52,6 +52,9 @@ class HoldFacts(Struct, frozen=True):
     until: Moment | None
     legal: bool = False
     by: str | None = None
+    hash: Annotated[str | None, Meta(description="Which hold it is, for its release; null where that is not known")] = (
+        None
+    )
 
 
 class Grounds(Struct, frozen=True, kw_only=True):

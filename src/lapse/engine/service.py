@@ -378,7 +378,8 @@ class LocalService:
 
     async def hold(self, asked: HoldRequest) -> SteeredView:
         """See `Verbs`."""
-        until = read_end(asked.until, self._place.now)
+        end = read_end(asked.until, self._place.now)
+        until = None if end is None else whole_second(end)  # as every store can write it, so that it is one hold
         demand_reason(asked.reason, "a hold")
         if asked.legal and until is not None:
             raise EndOfLegalHoldError
@@ -389,8 +390,7 @@ class LocalService:
         await thing.domain.hold(thing.candidate, hold, replace=asked.replace)
         told = {"reason": asked.reason, "until_ns": until, "legal": asked.legal or None}
         await self._audit(AuditReason.HOLD_PLACED, thing, told)
-        end = await self._with_end(thing.view())
-        return replace(end, hold=hold_facts(hold))
+        return replace(await self._with_end(thing.view()), hold=hold_facts(hold))
 
     async def release(self, asked: ReleaseRequest) -> SteeredView:
         """See `Verbs`."""
@@ -398,7 +398,8 @@ class LocalService:
         held = await self._held(thing)
         if held is not None and held.legal and not asked.legal:  # who may release holds may not release these
             raise LegalReleaseError(address=thing.address)
-        was = await thing.domain.release(thing.candidate, by=self._caller.person or "", legal=asked.legal)
+        by = self._caller.person or ""
+        was = await thing.domain.release(thing.candidate, by=by, legal=asked.legal, only=asked.hash)
         is_changed = was is not None and was.active(self._place.now)
         if was is not None:
             await self._audit(AuditReason.HOLD_RELEASED, thing, {"reason": was.reason, "legal": was.is_legal or None})

@@ -184,7 +184,9 @@ class ManagedKeys(SimpleDomain[UnixNs]):
         """Refuse."""
         _refuse(DomainVerb.HOLD)
 
-    async def release(self, candidate: Candidate[UnixNs], *, by: str, legal: bool) -> Hold | None:
+    async def release(
+        self, candidate: Candidate[UnixNs], *, by: str, legal: bool, only: str | None = None
+    ) -> Hold | None:
         """Refuse."""
         _refuse(DomainVerb.HOLD)
 

@@ -79,9 +79,9 @@ class ManagedObjects(ABC, Generic[S]):
         """See `ManagedDomain`."""
         await self._steering.hold(_place(candidate), hold, replace=replace)
 
-    async def release(self, candidate: Candidate[S], *, by: str, legal: bool) -> Hold | None:
+    async def release(self, candidate: Candidate[S], *, by: str, legal: bool, only: str | None = None) -> Hold | None:
         """See `ManagedDomain`."""
-        return await self._steering.release(_place(candidate), by=by, legal=legal)
+        return await self._steering.release(_place(candidate), by=by, legal=legal, only=only)
 
     async def extend(self, candidate: Candidate[S], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""

@@ -207,9 +207,11 @@ class ManagedWorkspaces:
         """See `ManagedDomain`."""
         await verbs.hold(self._store, candidate.state.workspace, hold, replace=replace, now=self._now)
 
-    async def release(self, candidate: Candidate[SeenWorkspace], *, by: str, legal: bool) -> Hold | None:
+    async def release(
+        self, candidate: Candidate[SeenWorkspace], *, by: str, legal: bool, only: str | None = None
+    ) -> Hold | None:
         """See `ManagedDomain`."""
-        return await verbs.release(self._store, candidate.state.workspace, by=by, legal=legal, now=self._now)
+        return await verbs.release(self._store, candidate.state.workspace, by=by, legal=legal, only=only, now=self._now)
 
     async def extend(self, candidate: Candidate[SeenWorkspace], until: UnixNs, *, by: str) -> None:
         """See `ManagedDomain`."""

@@ -144,6 +144,7 @@ async def release(
     *,
     by: str,
     legal: bool = True,
+    only: str | None = None,
     version: int | None = None,
     now: Ms,
 ) -> Hold | None:
@@ -156,7 +157,7 @@ async def release(
     async def end(seen: Workspace) -> Workspace:
         nonlocal ended
         ended = hold_of(seen)
-        demand_releasable(address_of(seen), ended, by=by, legal=legal)
+        demand_releasable(address_of(seen), ended, by=by, legal=legal, only=only)
         return seen if ended is None else await store.release(seen.id, version=seen.version, now=now)
 
     fresh = await store.get(workspace.id)  # that there is nothing to release must be so now

@@ -9,6 +9,7 @@ import pytest
 
 from lapse.core.clock import UnixNs
 from lapse.engine.safety.holds import (
+    AnotherHoldError,
     Hold,
     LegalHoldError,
     LegalReleaseError,
@@ -88,6 +89,18 @@ async def a_legal_hold_is_weakened_by_nobody_and_released_by_another_person(stor
         await store.release("scratch", "u-1", by="bob", legal=False, address="scratch/a")
     assert await store.held("scratch", ["u-1"]) == {"u-1": LEGAL}
     assert await store.release("scratch", "u-1", by="bob") == LEGAL
+
+
+@case
+async def another_hold_than_the_one_that_was_seen_is_not_released(store: HoldStore) -> None:
+    seen, now = Hold("mine", until(9), "ann"), Hold("evidence", None, "bob")
+    await store.hold(placed(seen))
+    await store.hold(placed(now))
+    with pytest.raises(AnotherHoldError, match="scratch/a is under another hold now: evidence, by bob"):
+        await store.release("scratch", "u-1", by="ann", only=seen.hash, address="scratch/a")
+    assert await store.held("scratch", ["u-1"]) == {"u-1": now}
+    assert await store.release("scratch", "u-1", by="ann", only=now.hash) == now
+    assert await store.release("scratch", "u-1", by="ann", only=now.hash) is None
 
 
 @case

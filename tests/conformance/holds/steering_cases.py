@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.engine.safety.holds import (
+    AnotherHoldError,
     Hold,
     LegalHoldError,
     LegalReleaseError,
@@ -310,6 +311,29 @@ async def a_legal_hold_that_comes_in_between_is_not_released_for_the_one_that_wa
         await releasing.release(request, by=BOB, legal=False)
     for one in (request, keeper, artifact):
         assert await stage.held(one) == LEGAL
+
+
+@case
+async def another_hold_that_comes_in_between_is_not_released_for_the_one_that_was_seen(stage: Stage) -> None:
+    request, keeper = await stage.request()
+    await stage.steering().hold(request, PLAIN)
+    theirs = Hold("evidence", None, BOB)
+    releasing: Any = stage.steering()
+    take_back = releasing._take_back
+
+    async def after_another_hold(*seen: Any) -> None:  # noqa: ANN401 - as the real one
+        await stage.steering().hold(request, theirs)
+        await take_back(*seen)
+
+    releasing._take_back = after_another_hold
+    for _ in range(2):  # the second time it is there from the beginning
+        with pytest.raises(AnotherHoldError, match="evidence"):
+            await releasing.release(request, by=ANN, only=PLAIN.hash)
+        for one in (request, keeper):
+            assert await stage.held(one) == theirs
+    releasing._take_back = take_back
+    assert await releasing.release(request, by=ANN, only=theirs.hash) == theirs
+    assert await stage.held(keeper) is None
 
 
 @case

@@ -146,6 +146,13 @@ class ReleasesLegalHolds(Passing):
         return await self.inner.release(replace(asked, legal=True))
 
 
+class ReleasesAnyHold(Passing):
+    """Releases another hold than the one that was seen."""
+
+    async def release(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.release(replace(asked, hash=None))
+
+
 class AlwaysReleased(Passing):
     """Says that something was released, also where nothing was held."""
 
@@ -296,7 +303,8 @@ BROKEN = [
     AppliesAll, AppliesWhatItKnows, AppliesWhatIsDueNow, PlansForADay, ForgetsDomains, ForgetsPolicies,
     ForecastsForADay, ForecastsTheFirstPage, PlansNothingForUnknownPolicies, AnswersForNow, DecodesAddresses,
     ProposesForOthers, ListsOnePageOfPlans, MakesAPlanInstead,
-    ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds, AlwaysReleased, ExtendsInWords, DeletesInWords,
+    ForgetsLegal, HoldsForEver, ReplacesHolds, ReleasesLegalHolds,
+    ReleasesAnyHold, AlwaysReleased, ExtendsInWords, DeletesInWords,
     TakesWhateverHasTheAddress,
     UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, OffersAnyUndo, ForgetsEnds, TellsAllOfTheTrash,
     FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,

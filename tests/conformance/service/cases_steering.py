@@ -6,12 +6,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from lapse.core.address import AddressError
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import MomentError, MomentOverError
 from lapse.engine.registry import NoSuchDomainError, UnsupportedVerbError
 from lapse.engine.safety.holds import (
+    AnotherHoldError,
     HeldError,
     LegalHoldError,
     LegalReleaseError,
@@ -196,6 +198,40 @@ async def what_people_do_is_in_the_journal(world: World) -> None:
 
     rows = await verbs.journal(JournalRequest(address="thing/a"))
     assert [one.reason for one in rows.items] == ["deadline_extended", "hold_released", "hold_placed"]
+
+
+@case
+async def a_release_of_the_hold_that_was_seen_does_not_end_another(world: World) -> None:
+    await world.things.add("a")
+    mine = (await world.of(ANN).hold(HoldRequest(address="thing/a", reason="debugging", until="90m"))).hold
+    seen = (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold
+    assert mine is not None
+    assert mine.hash
+    assert seen == mine
+    theirs = (await world.of(BEN).hold(HoldRequest(address="thing/a", reason="evidence", replace=True))).hold
+    assert theirs is not None
+    assert theirs.hash not in {None, mine.hash}
+
+    told = f"thing/a is under another hold now: evidence, by token ben, without an end.*{theirs.hash}"
+    with pytest.raises(AnotherHoldError, match=told) as refused:
+        await world.of(ANN).release(ReleaseRequest(address="thing/a", hash=mine.hash))
+    assert refused.value.status == HTTPStatus.PRECONDITION_FAILED
+    assert (await world.of(ANN).why(WhyRequest(address="thing/a"))).hold == theirs
+
+    assert (await world.of(ANN).release(ReleaseRequest(address="thing/a", hash=theirs.hash))).changed
+    assert not (await world.of(ANN).release(ReleaseRequest(address="thing/a", hash=theirs.hash))).changed
+
+
+@case
+async def the_same_hold_of_the_same_person_is_told_with_the_same_hash(world: World) -> None:
+    for name in ("a", "b"):
+        await world.things.add(name)
+    asked = [HoldRequest(address="thing/a", reason="x", until="2h"), HoldRequest(address="thing/a", reason="y")]
+    first = [(await world.of(ANN).hold(one)).hold for one in asked]
+    other = [(await world.of(ANN).hold(replace(one, address="thing/b"))).hold for one in asked]
+    assert first == other
+    hashes = {one.hash for one in (*first, (await world.of(BEN).hold(asked[1])).hold) if one is not None}
+    assert len(hashes) == 3
 
 
 # --- another one of its name ------------------------------------------------------------------------------------------

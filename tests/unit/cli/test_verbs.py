@@ -243,6 +243,17 @@ def test_what_is_done_to_one_thing_only_is_refused_where_its_address_is_that_of_
     assert holder.told("delete", "workspace/lab", "--yes", "--uid", uid)["uid"] == uid
 
 
+def test_a_release_of_the_hold_that_was_seen_leaves_another(holder: Holder) -> None:
+    run_since(holder, 0.01)
+    seen = holder.told("hold", "workspace/lab", "--reason", "mine", "--until", "2h")["hold"]["hash"]
+    now = holder.told("hold", "workspace/lab", "--reason", "evidence")["hold"]["hash"]
+    _, said = holder.say("release", "workspace/lab", "--hash", seen, code=1)
+    assert "workspace/lab is under another hold now: evidence, by user" in said
+    assert now in said
+    assert holder.told("why", "workspace/lab")["hold"]["reason"] == "evidence"
+    assert holder.told("release", "workspace/lab", "--hash", now)["changed"]
+
+
 def test_hints_repeat_the_place_that_was_named_and_no_other(holder: Holder) -> None:
     holder.create()
     there = ("--state-dir", str(holder.folder / "state"))

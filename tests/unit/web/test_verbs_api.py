@@ -46,8 +46,9 @@ async def ask(
 async def test_a_hold_is_placed_and_told_in_the_name_of_the_token(shop: conftest.API) -> None:
     held = await ask(shop, ["admin"], "POST", "/hold", {"address": LAB, "reason": "audit"}, name="ann")
     assert held.status_code == 200
-    assert held.json()["hold"] == {"reason": "audit", "until": None, "legal": False, "by": "token ann"}
     why = await shop.client.get(f"{API}/why/{LAB}")
+    told = {"reason": "audit", "until": None, "legal": False, "by": "token ann", "hash": why.json()["hold"]["hash"]}
+    assert held.json()["hold"] == why.json()["hold"] == told
     assert (why.json()["verdict"], why.json()["reason"]) == ("keep", "held")
 
 
@@ -377,6 +378,22 @@ async def test_what_is_asked_of_one_workspace_is_not_done_to_another_of_its_name
 
     done = await ask(shop, ["workspaces:ann"], "POST", "/delete", {"address": LAB, "uid": why["uid"]})
     assert (done.status_code, done.json()["uid"]) == (200, why["uid"])
+
+
+async def test_a_hold_that_was_not_seen_is_told_to_who_may_release_it_and_to_nobody_else(shop: conftest.API) -> None:
+    held = await ask(shop, ["holds"], "POST", "/hold", {"address": LAB, "reason": "audit"}, name="ann")
+    for scopes, status in (
+        (["holds"], 412),
+        (["workspaces:ann"], 412),
+        (["workspaces:eve"], 404),
+        (["monitor"], 403),
+        (["read"], 403),
+    ):
+        refused = await ask(shop, scopes, "POST", "/release", {"address": LAB, "hash": "of-another"})
+        assert refused.status_code == status
+        assert ("audit" in refused.text) is (held.json()["hold"]["hash"] in refused.text) is (status == 412)
+    assert refused.json()["code"] == "ScopeMissingError"
+    assert (await shop.client.get(f"{API}/why/{LAB}")).json()["verdict"] == "keep"
 
 
 async def test_an_owner_asks_about_theirs_also_after_it_has_left_the_trash(shop: conftest.API) -> None:

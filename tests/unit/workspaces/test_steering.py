@@ -9,7 +9,14 @@ import pytest
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, Keep
 from lapse.engine.domain import believed
-from lapse.engine.safety.holds import Hold, LegalHoldError, LegalReleaseError, SecondPersonError, WeakerHoldError
+from lapse.engine.safety.holds import (
+    AnotherHoldError,
+    Hold,
+    LegalHoldError,
+    LegalReleaseError,
+    SecondPersonError,
+    WeakerHoldError,
+)
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus
@@ -97,6 +104,28 @@ async def test_a_legal_hold_that_came_in_between_is_not_released_for_the_one_tha
     with pytest.raises(LegalReleaseError):
         await release(cast("Any", Meanwhile()), seen, by="bob", legal=False, now=NOW)
     assert hold_of(await store.get(seen.id)) == LEGAL
+
+
+async def test_another_hold_that_came_in_between_is_not_released_for_the_one_that_was_seen(
+    store: WorkspaceStore,
+) -> None:
+    mine, theirs = Hold("mine", None, "ann"), Hold("evidence", None, "bob")
+    seen = await hold(store, await create(store), mine, now=NOW)
+
+    class Meanwhile:
+        """The store, in which somebody places another hold between the look and the change."""
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method
+            return getattr(store, name)
+
+        async def release(self, *given: Any, **how: Any) -> Any:  # noqa: ANN401 - as the real one
+            await hold(store, await store.get(seen.id), theirs, now=NOW)
+            return await store.release(*given, **how)
+
+    with pytest.raises(AnotherHoldError, match="evidence, by bob"):
+        await release(cast("Any", Meanwhile()), seen, by="ann", only=mine.hash, now=NOW)
+    assert hold_of(await store.get(seen.id)) == theirs
+    assert await release(store, seen, by="ann", only=theirs.hash, now=NOW) == theirs
 
 
 async def test_people_see_that_it_is_extended(store: WorkspaceStore) -> None:

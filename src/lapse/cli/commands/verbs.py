@@ -382,6 +382,10 @@ def release(
     flags: VerbFlags = VerbFlags(),
     legal: Annotated[bool, Parameter(help="A legal hold is meant.", negative=(), show_default=False)] = False,
     uid: OnlyThis = None,
+    hash_: Annotated[
+        str | None,
+        Parameter(name="--hash", help="Only the hold with this hash, as why -o json shows it; otherwise any."),
+    ] = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -389,7 +393,7 @@ def release(
     from lapse.engine.verbs.contract import ReleaseRequest
 
     _demand_address(address, flags, cluster=cluster)
-    asked = ReleaseRequest(address=address, legal=legal, uid=uid)
+    asked = ReleaseRequest(address=address, legal=legal, uid=uid, hash=hash_)
     done = _ask(flags, lambda verbs: verbs.release(asked), cluster=cluster)
     said = "Released" if done.changed else "Nothing to release: not held"
     print_result(output, done, f"{said}: {done.address}.")

@@ -509,7 +509,7 @@ def hold_facts(found: Hold | HoldDoubt | None) -> HoldFacts | None:
         return None
     if isinstance(found, HoldDoubt):
         return HoldFacts(f"it is not known whether it is held: {found.problem}", None)
-    return HoldFacts(found.reason, Moment.of(found.until), found.is_legal, found.by or None)
+    return HoldFacts(found.reason, Moment.of(found.until), found.is_legal, found.by or None, found.hash)
 
 
 def whole_second(moment: int) -> UnixNs:

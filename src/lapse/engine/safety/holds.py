@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -46,6 +47,7 @@ _RELEASED: Final = frozenset({"", "false"})
 
 
 LONGEST_REASON: Final = 1_024
+_HASH_DIGITS: Final = 12
 
 
 class ReasonError(UsageError):
@@ -86,6 +88,15 @@ class LegalReleaseError(UsageError):
     """{address} is under a legal hold. To release it, say that it is meant: --legal."""
 
 
+class AnotherHoldError(LapseError):
+    """{address} is under another hold now: {reason}, by {by}, {end}. Nothing was released.
+
+    If that one is to end, name its hash, which is {hash}.
+    """
+
+    status = 412
+
+
 class UnnamedPersonError(UsageError):
     """A legal hold needs the name of a person, because another one must release it. Expected a named token or user."""
 
@@ -104,6 +115,13 @@ class Hold:
     def active(self, now: UnixNs) -> bool:
         """Whether it still holds at ``now``."""
         return self.until is None or now < self.until
+
+    @property
+    def hash(self) -> str:
+        """A short hash of all that people see of it, by which they say which hold they mean."""
+        until = None if self.until is None else to_timestamp(self.until)
+        told = msgspec.json.encode((self.reason, until, self.by, self.is_legal))
+        return sha256(told).hexdigest()[:_HASH_DIGITS]
 
     def lasts_as_long_as(self, other: Hold) -> bool:
         """Whether it keeps at least as long as another one."""
@@ -153,16 +171,24 @@ def demand_placeable(address: object, wanted: Hold, found: Hold | None, now: Uni
         raise WeakerHoldError(address=address, reason=_because(found), end=_end(found), asked=_end(wanted))
 
 
-def demand_releasable(address: object, found: Hold | None, *, by: str, legal: bool = True) -> None:
+def demand_releasable(
+    address: object, found: Hold | None, *, by: str, legal: bool = True, only: str | None = None
+) -> None:
     """Refuse the release of a legal hold by the person who placed it, or by nobody with a name.
 
-    ``legal`` is whether a legal hold is meant: who may release holds may not release these. Every store asks on what it
-    compares with when it writes, so a hold that was replaced meanwhile is not released for the one that was seen.
+    ``legal`` is whether a legal hold is meant: who may release holds may not release these. ``only`` is the hash of the
+    hold that is meant; None: whichever is there. Every store asks on what it compares with when it writes, so a hold
+    that was replaced meanwhile is not released for the one that was seen.
     """
-    if found is None or not found.is_legal:
+    if found is None:
         return
-    if not legal:
+    if found.is_legal and not legal:
         raise LegalReleaseError(address=address)
+    if only not in {None, found.hash}:
+        told = {"reason": found.reason or "no reason is told", "by": found.by or "a person who is not known"}
+        raise AnotherHoldError(address=address, end=_end(found), hash=found.hash, **told)
+    if not found.is_legal:
+        return
     if not by.strip():
         raise UnnamedPersonError
     if not found.by or found.by == by:  # without a name nobody is known to be another person
@@ -218,7 +244,14 @@ class HoldStore(Protocol):
         ...
 
     async def release(
-        self, domain: str, uid: str, *, by: str, legal: bool = True, address: str | None = None
+        self,
+        domain: str,
+        uid: str,
+        *,
+        by: str,
+        legal: bool = True,
+        only: str | None = None,
+        address: str | None = None,
     ) -> Hold | None:
         """Remove a hold, and return it; None when there was none. Raises as `demand_releasable`.
 

@@ -213,14 +213,21 @@ class PostgresHolds:
         return await self._journal.database.transact(work)
 
     async def release(
-        self, domain: str, uid: str, *, by: str, legal: bool = True, address: str | None = None
+        self,
+        domain: str,
+        uid: str,
+        *,
+        by: str,
+        legal: bool = True,
+        only: str | None = None,
+        address: str | None = None,
     ) -> Hold | None:
         """See `HoldStore`."""
         values = {**self._of(domain), "uid": uid}
 
         async def work(cursor: AsyncCursor[Row]) -> Hold | None:
             found = await _locked(cursor, values)
-            demand_releasable(address or uid, found, by=by, legal=legal)
+            demand_releasable(address or uid, found, by=by, legal=legal, only=only)
             await run(cursor, _HOLDS["release"], values)
             return found
 

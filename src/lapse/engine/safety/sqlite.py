@@ -166,13 +166,20 @@ class SQLiteHolds:
         return _answer(await self._database.write(write))
 
     async def release(
-        self, domain: str, uid: str, *, by: str, legal: bool = True, address: str | None = None
+        self,
+        domain: str,
+        uid: str,
+        *,
+        by: str,
+        legal: bool = True,
+        only: str | None = None,
+        address: str | None = None,
     ) -> Hold | None:
         """See `HoldStore`."""
 
         def write(cursor: apsw.Cursor) -> Hold | LapseError | None:
             found = _held(cursor, domain, uid)
-            refusal = refusal_of(demand_releasable, address or uid, found, by=by, legal=legal)
+            refusal = refusal_of(demand_releasable, address or uid, found, by=by, legal=legal, only=only)
             if refusal is None:
                 cursor.execute(SQL["release"], (domain, uid))
             return refusal or found

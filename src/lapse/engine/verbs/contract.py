@@ -200,6 +200,9 @@ class ReleaseRequest(VerbRequest, frozen=True, kw_only=True):
     address: str
     legal: Annotated[bool, Meta(description="Whether a legal hold is meant")] = False
     uid: OnlyThis = None
+    hash: Annotated[
+        str | None, Meta(description="Only the hold with this hash, as why shows it; null: whichever is there now")
+    ] = None
 
 
 class SteeredView(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.engine.safety.extensions import EXTENDED_UNTIL, extension_of
 from lapse.engine.safety.holds import (
     HELD_DEPENDENTS,
+    AnotherHoldError,
     HeldDependent,
     LegalReleaseError,
     SecondPersonError,
@@ -143,30 +144,30 @@ class Steering:
         await self._pass_on(place, held, is_legal=hold.is_legal)
         return own_hold_of(before.metadata.annotations)
 
-    async def release(self, place: ObjectPlace, *, by: str, legal: bool = True) -> Hold | None:
+    async def release(self, place: ObjectPlace, *, by: str, legal: bool = True, only: str | None = None) -> Hold | None:
         """End the hold that was placed on an object, and return it; None when there was none.
 
         Raises `PassedOnHoldError` for a hold that stands there for the sake of another object that is still held.
-        ``legal`` is whether a legal hold is meant. Who may release it is asked before anything is written, and again of
-        what the write compares with: a legal hold that comes in between stays, and what was taken back by then is
-        written again for it.
+        ``legal`` is whether a legal hold is meant, ``only`` the hash of the one that is. Whether it may be released is
+        asked before anything is written, and again of what the write compares with: a legal hold that comes in between
+        stays, or one with another hash, and what was taken back by then is written again for it.
         """
         found = await self._read(place)
         hold = own_hold_of(found.metadata.annotations)
-        demand_releasable(place, hold, by=by, legal=legal)
+        demand_releasable(place, hold, by=by, legal=legal, only=only)
         await self._demand_own(place, found)
         await self._take_back(place, found)
 
         def released(fresh: Object) -> Changes:
             nonlocal hold
             hold = own_hold_of(fresh.metadata.annotations)
-            demand_releasable(place, hold, by=by, legal=legal)
+            demand_releasable(place, hold, by=by, legal=legal, only=only)
             there = fresh.metadata.annotations
             return {name: None for name in MARK_NAMES if name in there}
 
         try:
             found = await self._change(place, released)
-        except (LegalReleaseError, SecondPersonError, UnnamedPersonError):
+        except (AnotherHoldError, LegalReleaseError, SecondPersonError, UnnamedPersonError):
             if hold is not None:
                 with suppress(LapseError):  # otherwise `hold_upkeep` does it
                     await self.hold(place, hold)
