@@ -134,6 +134,10 @@ class NothingNamedError(UsageError):
     """Nothing is named that could be resumed. Expected a domain, all, or --policy NAME."""
 
 
+class HashWithoutPolicyError(UsageError):
+    """A hash says which policy was looked at, and none is named. Expected --policy NAME."""
+
+
 class NoWaitingPoliciesError(UsageError):
     """No policy waits in {place}."""
 
@@ -512,7 +516,9 @@ class LocalService:
     async def resume(self, asked: ResumeRequest) -> FrozenView:
         """See `Verbs`."""
         if asked.policy is not None:
-            return await self._let_policy_act(asked.policy)
+            return await self._let_policy_act(asked.policy, only=asked.hash)
+        if asked.hash is not None:
+            raise HashWithoutPolicyError
         if asked.domain is None:
             raise NothingNamedError
         place, now, domain = self._place, self._place.now, asked.domain
@@ -524,11 +530,11 @@ class LocalService:
         where = place.frozen_in or place.name
         return FrozenView(domain=domain, frozen=freeze_view(still), resumed=resumed, place=where)
 
-    async def _let_policy_act(self, name: str) -> FrozenView:
+    async def _let_policy_act(self, name: str, *, only: str | None) -> FrozenView:
         policies = self._place.policies
         if policies is None:
             raise NoWaitingPoliciesError(place=self._place.name)
-        approved = await policies.approve(name, by=self._caller.name)
+        approved = await policies.approve(name, by=self._caller.name, only=only)
         return FrozenView(domain=approved.domain, frozen=None, resumed=[approved.name], place=self._place.name)
 
     async def _reason_before(self, domain: str) -> str:

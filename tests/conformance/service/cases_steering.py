@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +12,8 @@ from lapse.core.address import AddressError
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import MomentError, MomentOverError
 from lapse.engine.registry import NoSuchDomainError, UnsupportedVerbError
+from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.blast_radius import PolicyChangedError, PolicyCount, PolicyGuard
 from lapse.engine.safety.holds import (
     AnotherHoldError,
     HeldError,
@@ -25,6 +27,7 @@ from lapse.engine.service import (
     AnotherThingError,
     EndOfLegalHoldError,
     ExtensionError,
+    HashWithoutPolicyError,
     NeverError,
     NoSuchPlanError,
     NothingNamedError,
@@ -523,6 +526,28 @@ async def what_cannot_be_frozen_or_resumed_is_refused(world: World) -> None:
         await verbs.resume(ResumeRequest())
     with pytest.raises(UsageError):
         await verbs.resume(ResumeRequest(policy="nobody's"))
+
+
+@case
+async def a_policy_is_approved_as_it_was_looked_at_and_not_as_it_is_by_now(world: World) -> None:
+    place, notes = world.place, cast("Any", world.place.freezes)
+    guard = PolicyGuard(
+        lambda _: notes, journal=place.journal, clock=place.clock, metrics=Metrics("x"), actor="x", domains=[DOMAIN]
+    )
+
+    async def count() -> PolicyCount:
+        return PolicyCount(400, 300)
+
+    assert not await guard.judge(DOMAIN, "p", "first", count)
+    assert not await guard.judge(DOMAIN, "p", "second", count)
+    with pytest.raises(PolicyChangedError, match="it would end 300 now") as refused:
+        await world.of(ANN).resume(ResumeRequest(policy="p", hash="first"))
+    assert refused.value.status == HTTPStatus.PRECONDITION_FAILED
+    (waiting,) = await place.waiting_policies()
+    with pytest.raises(HashWithoutPolicyError):
+        await world.of(ANN).resume(ResumeRequest(domain=DOMAIN, hash=waiting.hash))
+    assert (await world.of(ANN).resume(ResumeRequest(policy="p", hash=waiting.hash))).resumed == ["p"]
+    assert await place.waiting_policies() == []
 
 
 # --- what makes no sense ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from lapse.engine.plans.proposed import ProposedPlans
 from lapse.engine.plans.sqlite import SQLitePlans
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
+from lapse.engine.safety.blast_radius import PolicyApprovals
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.service import LocalService
 from lapse.engine.trash import TrashBin
@@ -69,6 +70,7 @@ class LocalWorld:
             budgets=Budgets(),
             open_trash=self._open_trash,
             approvals=approvals,
+            policies=PolicyApprovals([kit.notes], journal=kit.journal, clock=kit.clock),
             plans=ProposedPlans(SQLitePlans(kit.store.database), approvals),
         )
 

@@ -643,8 +643,8 @@ def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:
         "the policy few, which is new or changed, to be approved: lapse resume --policy few"
     }
     assert main(["status", "-o", "json"]) == 0
-    domains = json.loads(person.capsys.readouterr().out)["domains"]
-    (problem,) = [one["problem"] for one in domains if one["problem"]]
+    status = json.loads(person.capsys.readouterr().out)
+    (problem,) = [one["problem"] for one in status["domains"] if one["problem"]]
     assert problem == "the policy few waits: lapse resume --policy few"
 
     assert main(["retention", "run", "few"]) != 0
@@ -652,7 +652,10 @@ def test_a_policy_that_waits_is_told_by_plan_and_status(person: Person) -> None:
     assert "few (a dry run, as it waits for approval): " in told
     assert "dryRun" not in told
 
-    assert main(["resume", "--policy", "few"]) == 0
+    assert main(["resume", "--policy", "few", "--hash", "of-another"]) == 1
+    assert "The policy few has changed since: it would end 104 now." in person.capsys.readouterr().err
+    assert main(["resume", "history", "--hash", status["waiting"][0]["hash"]]) == 64
+    assert main(["resume", "--policy", "few", "--hash", status["waiting"][0]["hash"]]) == 0
     person.capsys.readouterr()
     assert main(["plan", "--policy", "few"]) == 0
     assert "104 now, 0 later, 0 held." in person.capsys.readouterr().err

@@ -20,6 +20,7 @@ from lapse.engine.safety.blast_radius import (
     MOST,
     NoSuchWaitingPolicyError,
     PolicyApprovals,
+    PolicyChangedError,
     PolicyCount,
     PolicyGuard,
     PolicyStanding,
@@ -184,6 +185,44 @@ async def test_what_was_approved_is_what_was_counted_and_not_what_came_after_it(
     assert not await guard.judge("things", "p", "new", Counts())
     await world.approvals.approve("p", by="ann")
     assert not await guard.judge("things", "p", "newer", Counts())
+    assert [one.hash for one in await world.approvals.waiting()] == ["newer"]
+
+
+async def test_a_policy_that_has_changed_since_it_was_looked_at_is_not_approved(world: World) -> None:
+    guard = world.process()
+    assert not await guard.judge("things", "p", "new", Counts())
+    (seen,) = await world.approvals.waiting()
+    assert not await guard.judge("things", "p", "newer", Counts(PolicyCount(1_000, 990, ["thing/b"])))
+    with pytest.raises(PolicyChangedError, match=r"The policy p has changed since: it would end 990 now\..* newer"):
+        await world.approvals.approve("p", by="ann", only=seen.hash)
+    (now,) = await world.approvals.waiting()
+    assert now.hash == "newer"
+    assert "policy_approved" not in await world.told()
+    assert not await world.process().judge("things", "p", "newer", Counts())
+
+    assert (await world.approvals.approve("p", by="ann", only=now.hash)).due == 990
+    assert await world.process().judge("things", "p", "newer", Counts())
+
+
+async def test_a_policy_that_changes_while_it_is_approved_waits_anew(world: World) -> None:
+    guard, notes = world.process(), world.notes
+    assert not await guard.judge("things", "p", "new", Counts())
+
+    class Meanwhile:
+        """The notes, in which the policy is seen to have changed between the look and the write."""
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method
+            return getattr(notes, name)
+
+        async def write_note(self, *what: Any) -> None:  # noqa: ANN401 - as the real one
+            assert not await guard.judge("things", "p", "newer", Counts())
+            await notes.write_note(*what)
+
+    racing: Any = Meanwhile()
+    await PolicyApprovals([racing], journal=world.journal, clock=world.clock).approve("p", by="ann", only="new")
+    world.clock.advance(10)
+    for one in (guard, world.process()):
+        assert not await one.judge("things", "p", "newer", Counts())
     assert [one.hash for one in await world.approvals.waiting()] == ["newer"]
 
 

@@ -60,6 +60,7 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         (NothingThereError.code, 404),
         ("AnotherThingError", 412),
         ("AnotherHoldError", 412),
+        ("PolicyChangedError", 412),
         ("NoSuchPlanError", 404),
         (KeyOverError.code, 404),
         ("OwnPlanError", 403),

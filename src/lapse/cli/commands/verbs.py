@@ -522,6 +522,10 @@ def resume(
     policy: Annotated[
         str | None, Parameter(metavar="NAME", help="Let a policy go on that waits to be looked at.")
     ] = None,
+    hash_: Annotated[
+        str | None,
+        Parameter(name="--hash", help="Only the policy with this hash, as status -o json shows it; otherwise any."),
+    ] = None,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -532,7 +536,7 @@ def resume(
     from lapse.engine.safety.freeze import ALL
     from lapse.engine.verbs.contract import ResumeRequest
 
-    asked = ResumeRequest(domain=domain, policy=policy)
+    asked = ResumeRequest(domain=domain, policy=policy, hash=hash_)
     done = _ask(flags, lambda verbs: verbs.resume(asked), cluster=cluster)
     place = done.place
     said = f"Resumed: {', '.join(done.resumed)} in {place}." if done.resumed else f"Nothing to resume in {place}."

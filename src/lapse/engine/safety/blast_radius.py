@@ -78,6 +78,15 @@ class NoSuchWaitingPolicyError(UsageError):
     """No policy {name} waits for approval. Waiting: {waiting}."""
 
 
+class PolicyChangedError(LapseError):
+    """The policy {name} has changed since: it would end {due} now. Nothing was approved.
+
+    Look at it again with lapse plan --policy {name}; its hash is {hash}.
+    """
+
+    status = 412
+
+
 class PolicyCount(NamedTuple):
     """What a policy governs, and what of it is due now."""
 
@@ -583,11 +592,13 @@ class PolicyApprovals:
         """Return those that wait for a person; raises what the stores raise."""
         return list((await self.facts()).waiting)
 
-    async def approve(self, name: str, *, by: str) -> WaitingPolicy:
+    async def approve(self, name: str, *, by: str, only: str | None = None) -> WaitingPolicy:
         """Let a policy act that waits; return it as it waited. Raises `NoSuchWaitingPolicyError`.
 
-        ``name`` is that of the policy, or DOMAIN/NAME where two domains have one of that name. What is approved is what
-        was found when it was counted: if the policy has changed since, it is counted again.
+        ``name`` is that of the policy, or DOMAIN/NAME where two domains have one of that name. ``only`` is the hash of
+        the policy that was looked at, and with another one nothing is approved (`PolicyChangedError`). What is approved
+        is the hash that is compared here, and no other: if the policy changes while this is under way, its new hash is
+        not the one in force, and it is counted again.
         """
         found = [(notes, note) for notes in self._stores for note in await _all_notes(notes) if note.waiting]
         chosen = [(notes, note) for notes, note in found if name in {note.name, f"{note.domain}/{note.name}"}]
@@ -597,6 +608,8 @@ class PolicyApprovals:
         (notes, note), now = chosen[0], self._clock.wall_ns()
         view, waiting = note.view(), note.waiting
         assert view is not None and waiting is not None  # noqa: S101, PT018 - it was chosen for that
+        if only not in {None, waiting.hash}:
+            raise PolicyChangedError(name=name, due=waiting.due, hash=waiting.hash)
         await _write(notes, msgspec.structs.replace(note, hash=waiting.hash, is_proved=True, waiting=None))
         await self._journal.append(policy_row(note, FreezeReason.POLICY_APPROVED, by=by, now=now))
         return view

@@ -245,6 +245,9 @@ class ResumeRequest(VerbRequest, frozen=True, kw_only=True):
 
     domain: Annotated[str | None, Meta(description="A domain, or all")] = None
     policy: Annotated[str | None, Meta(description="The name of a policy that waits to be looked at")] = None
+    hash: Annotated[
+        str | None, Meta(description="Only the policy with this hash, as status shows it; null: as it waits now")
+    ] = None
 
 
 class FrozenView(Struct, frozen=True, kw_only=True):

@@ -179,7 +179,7 @@ EMPTY_TRASH: Final = VerbOperation(
     "empty_trash", "POST", "/trash/empty", EmptyTrashRequest, EmptiedTrash, problems=(404, 409, 412)
 )
 FREEZE: Final = VerbOperation("freeze", "POST", "/freeze", FreezeRequest, FrozenView)
-RESUME: Final = VerbOperation("resume", "POST", "/resume", ResumeRequest, FrozenView)
+RESUME: Final = VerbOperation("resume", "POST", "/resume", ResumeRequest, FrozenView, problems=(412,))
 JOURNAL: Final = VerbOperation("journal", "GET", "/journal", JournalRequest, JournalPage)
 STATUS: Final = VerbOperation("status", "GET", "/status", StatusRequest, StatusView)
 OPERATIONS: Final[tuple[VerbOperation[Any, Any], ...]] = (
