@@ -141,7 +141,7 @@ app.command(
     "lapse.cli.commands.record:journal",
     name="journal",
     help="Tell who let what lapse, when, and by which rule.",
-    help_epilogue=examples("lapse journal --since 1d", "lapse journal --domain audit --follow"),
+    help_epilogue=examples("lapse journal --since 1d --search /shop/", "lapse journal --domain audit --follow"),
 )
 app.command(
     "lapse.cli.commands.record:status",

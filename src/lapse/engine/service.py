@@ -37,6 +37,7 @@ from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, Gat
 from lapse.engine.safety.holds import LEGAL, Hold, LegalReleaseError, demand_reason
 from lapse.engine.trash import NOT_UNDOABLE, UNDO_UNTIL, NotInTrashError
 from lapse.engine.verbs.contract import (
+    SEARCH_LENGTH,
     Approval,
     BudgetView,
     DomainStatus,
@@ -162,6 +163,10 @@ class NoTrashError(UsageError):
 
 class NoSuchOutcomeError(UsageError):
     """{given!r} is not an outcome. Expected {known}."""
+
+
+class SearchTextError(UsageError):
+    """{given!r:.60} cannot be searched for. Expected a part of an address: 1 to {most} printable characters."""
 
 
 class EndOfLegalHoldError(UsageError):
@@ -683,6 +688,7 @@ class LocalService:
             until_ns=_back(asked.until, now, what="--until"),
             domain=asked.domain,
             address=address,
+            search=_search(asked.search),
             actor=asked.actor,
             outcome=_outcome(asked.outcome),
             policy=asked.policy,
@@ -888,6 +894,13 @@ def _back(text: str | None, now: UnixNs, *, what: str) -> UnixNs | None:
         raise NeverError(what=what)
     is_duration = from_timestamp(text) is None
     return UnixNs(2 * now - moment) if is_duration else moment
+
+
+def _search(text: str | None) -> str | None:
+    """Return what is looked for in addresses, which have no character that cannot be printed."""
+    if text is not None and not (1 <= len(text) <= SEARCH_LENGTH and text.isprintable()):
+        raise SearchTextError(given=text, most=SEARCH_LENGTH)
+    return text
 
 
 def _outcome(text: str | None) -> Outcome | None:

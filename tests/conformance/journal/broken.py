@@ -5,6 +5,7 @@ They know nothing of its inside: they stand between a case and the port, and spo
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
@@ -115,6 +116,47 @@ class IgnoresDomains(Ignores):
 
 class IgnoresAddresses(Ignores):
     column = "address"
+
+
+class IgnoresSearches(Ignores):
+    column = "search"
+
+
+class SearchesInAnyCase(Reading):
+    async def entries(self, **how: Any) -> list[Row]:  # noqa: ANN401
+        text = how.pop("search", None)
+        rows = await self.inner.entries(**how)
+        return [row for row in rows if text is None or text.casefold() in row.address.casefold()]
+
+
+class SearchesForPatterns(Reading):
+    async def entries(self, **how: Any) -> list[Row]:  # noqa: ANN401
+        text = how.pop("search", None)
+        rows = await self.inner.entries(**how)
+        return [row for row in rows if text is None or fnmatchcase(row.address, f"*{text}*")]
+
+
+class SearchesInDetails(Reading):
+    async def entries(self, **how: Any) -> list[Row]:  # noqa: ANN401
+        text = how.pop("search", None)
+        rows = await self.inner.entries(**how)
+        return [row for row in rows if text is None or text in f"{row.address} {row.details}"]
+
+
+class SearchesAPageOnly(Reading):
+    """Looks for the text in the page that it has read, which may hold nothing of it."""
+
+    async def entries(self, **how: Any) -> list[Row]:  # noqa: ANN401
+        text = how.pop("search", None)
+        rows = await self.inner.entries(**how)
+        return [row for row in rows if text is None or text in row.address]
+
+
+class FollowersSearchNothing(Ignores):
+    column = "search"
+
+    def asked(self, how: dict[str, Any]) -> dict[str, Any]:
+        return super().asked(how) if "after" in how else how
 
 
 class IgnoresUids(Ignores):

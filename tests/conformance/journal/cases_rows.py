@@ -120,6 +120,49 @@ async def rows_are_found_by_domain_address_uid_actor_outcome_and_policy(world: W
 
 
 @case
+async def rows_are_found_by_a_part_of_their_address_which_is_no_pattern(world: World) -> None:
+    odd = ("x/100%25", "x/a_b", "x/a*b", "x/[ab]?", "x/Upper", "x/upper", "x/größe", "x/a'b\\", "")
+    found = {
+        "x/": list(odd[:-1]),
+        "%25": ["x/100%25"],
+        "%": ["x/100%25"],
+        "a_b": ["x/a_b"],
+        "a*": ["x/a*b"],
+        "[ab]": ["x/[ab]?"],
+        "?": ["x/[ab]?"],
+        "upper": ["x/upper"],
+        "Upper": ["x/Upper"],
+        "UPPER": [],
+        "öß": ["x/größe"],
+        "'b\\": ["x/a'b\\"],
+        "vcr/default/nightly": ["vcr/default/nightly"],
+        "uid-1": [],
+        "hidden": [],
+    }
+    await world.journal.append(*(replace(ENTRY, address=one, details={"why": "hidden %25"}) for one in odd), ENTRY)
+
+    for text, addresses in found.items():
+        assert sorted(await names(world.journal, search=text)) == sorted(addresses), text
+    assert len(await names(world.journal, search=None)) == len(odd) + 1, "None asks for nothing"
+
+
+@case
+async def a_part_of_an_address_is_one_condition_of_several(world: World) -> None:
+    for number in range(12):
+        await world.journal.append(keeper(number, time_ns=number + 1, domain=f"domain-{number % 2}"))
+
+    assert await names(world.journal, search="r/1") == ["keeper/11", "keeper/10", "keeper/1"]
+    assert await names(world.journal, search="r/1", limit=2) == ["keeper/11", "keeper/10"]
+    assert await names(world.journal, search="r/1", domain="domain-1") == ["keeper/11", "keeper/1"]
+    assert await names(world.journal, search="r/1", until_ns=12, since_ns=3) == ["keeper/10"]
+    newest, *_ = await world.journal.entries(search="r/1", limit=1)
+    assert await names(world.journal, search="r/1", before=newest.place) == ["keeper/10", "keeper/1"]
+    rows = await world.journal.entries(search="r/1", after=BEGINNING, limit=2)
+    assert [row.address for row in rows] == ["keeper/1", "keeper/10"]
+    assert await names(world.journal, search="r/1", after=rows[-1].place) == ["keeper/11"]
+
+
+@case
 async def a_stretch_of_time_begins_with_its_first_moment_and_ends_before_its_last(world: World) -> None:
     await world.journal.append(*(keeper(time, time_ns=time) for time in range(5)))
 

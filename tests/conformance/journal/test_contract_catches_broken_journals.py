@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOUND = "rows_are_found_by_domain_address_uid_actor_outcome_and_policy"
+_SEARCHED = "rows_are_found_by_a_part_of_their_address_which_is_no_pattern"
+_CONDITION = "a_part_of_an_address_is_one_condition_of_several"
 _STRETCH = "a_stretch_of_time_begins_with_its_first_moment_and_ends_before_its_last"
 _ONCE = "pages_show_every_row_once_also_when_rows_are_written_meanwhile"
 _FOLLOWED = "pages_of_those_who_follow_show_every_row_once"
@@ -35,6 +37,12 @@ CAUGHT: list[tuple[type[Any], list[str]]] = [
     (broken.UntilTakesItsMomentIn, [_STRETCH]),
     (broken.IgnoresDomains, [_FOUND, "who_follows_may_ask_for_some_rows_only"]),
     (broken.IgnoresAddresses, [_FOUND]),
+    (broken.IgnoresSearches, [_SEARCHED, _CONDITION]),
+    (broken.SearchesInAnyCase, [_SEARCHED]),
+    (broken.SearchesForPatterns, [_SEARCHED]),
+    (broken.SearchesInDetails, [_SEARCHED]),
+    (broken.SearchesAPageOnly, [_CONDITION]),
+    (broken.FollowersSearchNothing, [_CONDITION]),
     (broken.IgnoresUids, [_FOUND]),
     (broken.IgnoresActors, [_FOUND]),
     (broken.IgnoresOutcomes, [_FOUND]),

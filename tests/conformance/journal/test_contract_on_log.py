@@ -13,6 +13,7 @@ HOLDS = [
     "a_row_is_read_as_it_was_written",
     "rows_come_newest_first_and_in_the_order_of_writing_where_the_moment_is_the_same",
     "rows_are_found_by_domain_address_uid_actor_outcome_and_policy",
+    "rows_are_found_by_a_part_of_their_address_which_is_no_pattern",
     "a_verdict_is_noted_when_it_changes_and_not_when_it_is_looked_at",
     "another_row_in_between_makes_it_news_again",
     "what_goes_without_saying_is_news_only_after_something_else",

@@ -27,6 +27,8 @@ async def test_the_sqlite_journal_keeps_the_contract(name: str, tmp_path: Path) 
         ({}, "SCAN journal USING INDEX journal_by_time"),
         ({"since_ns": 1, "until_ns": 5}, "SEARCH journal USING INDEX journal_by_time (time_ns>? AND time_ns<?)"),
         ({"address": "keeper/a"}, "SEARCH journal USING INDEX journal_by_address (address=?)"),
+        ({"search": "a"}, "SCAN journal USING INDEX journal_by_time"),
+        ({"search": "a", "after": RowPosition(0, 5)}, "SEARCH journal USING INTEGER PRIMARY KEY (rowid>?)"),
         ({"uid": "a"}, "SEARCH journal USING INDEX journal_by_uid (uid=?)"),
         ({"after": RowPosition(0, 5)}, "SEARCH journal USING INTEGER PRIMARY KEY (rowid>?)"),
         ({"after": RowPosition(0, 5), "domain": "a"}, "SEARCH journal USING INTEGER PRIMARY KEY (rowid>?)"),

@@ -139,9 +139,10 @@ class CollectedLog(logging.Handler):
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._journal, name)
 
-    async def entries(self, *, after: object = None, **asked: Any) -> list[Row]:  # noqa: ANN401
+    async def entries(self, *, after: object = None, search: str | None = None, **asked: Any) -> list[Row]:  # noqa: ANN401
         wanted = {name: value for name, value in asked.items() if value is not None}
         given = [row for row in self.rows if all(getattr(row, name) == value for name, value in wanted.items())]
+        given = [row for row in given if search is None or search in row.address]
         return given if after is not None else sorted(given, key=lambda row: row.place, reverse=True)
 
 

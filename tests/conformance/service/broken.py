@@ -251,6 +251,13 @@ class KnowsNoFilters(Passing):
         return await self.inner.journal(replace(asked, since=None, actor=None))
 
 
+class SearchesNothing(Passing):
+    """Tells of all addresses, whatever is searched for."""
+
+    async def journal(self, asked: Any) -> Any:  # noqa: ANN401 - as the verb has it
+        return await self.inner.journal(replace(asked, search=None))
+
+
 class NothingIsFrozen(Passing):
     """Tells of no freeze."""
 
@@ -307,5 +314,5 @@ BROKEN = [
     ReleasesAnyHold, AlwaysReleased, ExtendsInWords, DeletesInWords,
     TakesWhateverHasTheAddress,
     UndoesTheFirst, EmptiesAll, EmptiesAllOfAnAddress, OffersAnyUndo, ForgetsEnds, TellsAllOfTheTrash,
-    FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, NothingIsFrozen, OneError,
+    FreezesWithoutReason, FirstPageOnly, FollowsNobody, KnowsNoFilters, SearchesNothing, NothingIsFrozen, OneError,
 ]  # fmt: skip

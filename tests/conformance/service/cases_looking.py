@@ -9,7 +9,7 @@ import pytest
 from lapse.core.address import Address
 from lapse.core.timestamps import MomentError
 from lapse.engine.journal.port import BEGINNING, RowPositionError
-from lapse.engine.service import NeverError, NoSuchOutcomeError, NothingThereError
+from lapse.engine.service import NeverError, NoSuchOutcomeError, NothingThereError, SearchTextError
 from lapse.engine.verbs.contract import (
     DeleteRequest,
     FreezeRequest,
@@ -173,6 +173,10 @@ async def rows_of_the_journal_are_found_by_what_they_tell(world: World) -> None:
     earlier = await verbs.journal(JournalRequest(until="10m", domain="audit"))
     assert _names(earlier.items) == ["b", "a"]
     assert (await verbs.journal(JournalRequest(actor="nobody"))).items == []
+    assert {one.address for one in (await verbs.journal(JournalRequest(search="ng/a"))).items} == {"thing/a"}
+    followed = await verbs.journal(JournalRequest(search="g/b", after=str(BEGINNING)))
+    assert _names(followed.items) == ["b"]
+    assert (await verbs.journal(JournalRequest(search="THING/A"))).items == []
 
 
 @case
@@ -184,6 +188,10 @@ async def a_question_to_the_journal_that_makes_no_sense_is_refused(world: World)
         await verbs.journal(JournalRequest(after="somewhere"))
     with pytest.raises(MomentError):
         await verbs.journal(JournalRequest(since="some day"))
+    for text in ("", "x" * 201, "\0", "a\nb"):
+        with pytest.raises(SearchTextError):
+            await verbs.journal(JournalRequest(search=text))
+    assert (await verbs.journal(JournalRequest(search="x" * 200))).items == []
 
 
 # --- the status -------------------------------------------------------------------------------------------------------

@@ -463,6 +463,18 @@ def test_the_journal_is_json_lines_with_the_fields_of_http(holder: Holder) -> No
         assert all(re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", one) for one in times_in(document)), document
 
 
+def test_the_journal_is_searched_by_a_part_of_an_address_which_is_no_pattern(holder: Holder) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "demo", "--until", "2d")
+    found = holder.say("journal", "--search", "space/la", "-o", "json")[0].splitlines()
+    assert {json.loads(line)["address"] for line in found} == {"workspace/lab"}
+    for text in ("space%la", "workspace_lab", "LAB", "demo"):
+        assert "Nothing was journalled that fits" in holder.say("journal", "--search", text)[1]
+    for text in ("", "x" * 201):
+        for more in ((), ("--follow",)):
+            assert "1 to 200 printable characters" in holder.say("journal", "--search", text, *more, code=64)[1]
+
+
 def test_the_status_of_a_running_lapse_shows_the_lag_of_its_loops(capsys: pytest.CaptureFixture[str]) -> None:
     loop = LoopView(
         name="retention",

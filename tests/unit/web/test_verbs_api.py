@@ -263,6 +263,25 @@ async def test_who_sees_no_values_gets_rows_without_details(shop: conftest.API) 
         assert (rows[0]["details"] is not None) is shown
 
 
+async def test_a_search_of_the_journal_finds_addresses_and_tells_nothing_of_hidden_details(shop: conftest.API) -> None:
+    await shop.client.post(f"{API}/hold", json={"address": LAB, "reason": "hunter2"})
+    for scope in ("monitor", "read"):
+        found = (await ask(shop, [scope], "GET", "/journal?search=space/la")).json()["items"]
+        assert {one["address"] for one in found} == {LAB}
+        for text in ("hunter2", "reason", "ann", "%25", "_", "*", "LAB"):
+            assert (await ask(shop, [scope], "GET", f"/journal?search={text}")).json()["items"] == [], text
+    hidden = (await ask(shop, ["monitor"], "GET", "/journal?search=lab")).json()["items"]
+    assert {one["details"] for one in hidden} == {None}
+    assert (await ask(shop, ["keys:7"], "GET", "/journal?search=lab")).status_code == 403
+
+
+@pytest.mark.parametrize("text", ["", "x" * 201, "%00", "a%0Ab"])
+async def test_a_text_that_cannot_be_searched_for_is_refused(api: conftest.API, text: str) -> None:
+    refused = await api.client.get(f"{API}/journal?search={text}")
+    assert (refused.status_code, refused.json()["code"]) == (422, "SearchTextError")
+    assert "1 to 200 printable characters" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("scope", ["operate", "approve", "holds", "legal"])
 async def test_who_decides_about_things_may_ask_why_and_sees_no_values(shop: conftest.API, scope: str) -> None:
     await shop.client.post(f"{API}/hold", json={"address": LAB, "reason": "audit", "until": "7d"})

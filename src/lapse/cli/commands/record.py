@@ -47,6 +47,9 @@ def journal(  # noqa: PLR0913 - one for each flag
     until: Annotated[str | None, Parameter(metavar="WHEN", help="Up to when: so long ago, as 1h, or a time.")] = None,
     domain: Annotated[str | None, Parameter(help="Only this domain; audit for what people did.")] = None,
     address: Annotated[str | None, Parameter(help="Only about this thing.")] = None,
+    search: Annotated[
+        str | None, Parameter(metavar="TEXT", help="Only of addresses with this text in them; it is no pattern.")
+    ] = None,
     actor: Annotated[str | None, Parameter(metavar="NAME", help="Only what this person or loop did.")] = None,
     outcome: Annotated[str | None, Parameter(metavar="WORD", help="Only this outcome, such as ended or held.")] = None,
     limit: Annotated[int, Parameter(help="How many rows at most, without --follow; 0 for all.")] = 100,
@@ -71,6 +74,7 @@ def journal(  # noqa: PLR0913 - one for each flag
         until=until,
         domain=domain,
         address=address,
+        search=search,
         actor=actor,
         outcome=outcome,
         limit=min(limit or 1000, 1000),

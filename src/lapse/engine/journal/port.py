@@ -181,6 +181,8 @@ class RowFilters(TypedDict, total=False):
     """The time before which they were written."""
     domain: str | None
     address: str | None
+    search: str | None
+    """A part of the address, as it is written: upper and lower case differ, and nothing in it is a pattern."""
     uid: str | None
     actor: str | None
     outcome: Outcome | None

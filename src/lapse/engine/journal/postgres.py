@@ -44,6 +44,7 @@ _FILTERS: Final[Mapping[str, str]] = {
     "until_ns": "time_ns < %(until_ns)s",
     "domain": "domain = %(domain)s",
     "address": "address = %(address)s",
+    "search": "strpos(address, %(search)s) > 0",  # not LIKE, which has patterns
     "uid": "uid = %(uid)s",
     "actor": "actor = %(actor)s",
     "outcome": "outcome = %(outcome)s",

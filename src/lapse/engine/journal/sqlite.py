@@ -8,6 +8,7 @@ whoever reads rows after an id has read all that there are up to the last one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,7 @@ _FILTERS: Final[Mapping[str, str]] = {
     "until_ns": "time_ns < ?",
     "domain": "domain = ?",
     "address": "address = ?",
+    "search": "instr(address, ?) > 0",  # neither LIKE nor GLOB: both have patterns, and LIKE takes a for A
     "uid": "uid = ?",
     "actor": "actor = ?",
     "outcome": "outcome = ?",
@@ -94,9 +96,12 @@ class SQLiteJournal(DatabaseJournal[Database]):
         if before is not None:
             conditions.append("(time_ns, id) < (?, ?)")
             values += before.time_ns, before.id
-        if after is None:
-            return self._rows(conditions, values, limit=limit)
-        return self._rows([*conditions, "id > ?"], [*values, after.id], limit=limit, order="as_committed")
+        order = "newest_first"
+        if after is not None:
+            conditions, values, order = [*conditions, "id > ?"], [*values, after.id], "as_committed"
+        if "search" in given:  # looks at every row: a fifth of a second for half a million
+            return await asyncio.to_thread(self._rows, conditions, values, limit=limit, order=order)
+        return self._rows(conditions, values, limit=limit, order=order)
 
     def _rows(
         self, conditions: Sequence[str], values: Sequence[Any], *, limit: int, order: str = "newest_first"

@@ -7,7 +7,7 @@ domain is an `UnsupportedVerbError` that says why.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 from msgspec import Meta, Struct
 
@@ -20,6 +20,9 @@ from lapse.engine.view import FreezeView, Moment, ViewPage
 if TYPE_CHECKING:
     from lapse.engine.explanation import Explanation
     from lapse.engine.journal.view import JournalRowView
+
+SEARCH_LENGTH: Final = 200
+"""How many characters a text may have that is searched for in addresses."""
 
 
 class VerbRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -266,6 +269,14 @@ class JournalRequest(VerbRequest, frozen=True, kw_only=True):
     until: Annotated[str | None, Meta(description="A duration back from now, or a time")] = None
     domain: str | None = None
     address: str | None = None
+    search: Annotated[
+        str | None,
+        Meta(
+            description="A part of the address, not a pattern; case counts",
+            examples=["/shop/"],
+            extra_json_schema={"minLength": 1, "maxLength": SEARCH_LENGTH},
+        ),
+    ] = None
     actor: str | None = None
     outcome: str | None = None
     policy: str | None = None
