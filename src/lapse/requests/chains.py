@@ -7,7 +7,7 @@ Not guaranteed: that a chain is of one moment. Each object is read for itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -19,11 +19,16 @@ from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS
 from lapse.requests.view import ObjectView, followed, keeper_of, read_or_none, view_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
     from lapse.kube.resources import Kind
     from lapse.objects.holds.cluster import Dependants
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.lifecycle.policy import TTLRule
+
+_PAGES_READ: Final = 10
+"""Of the store, for one page of chains."""
 
 
 class Chain(Struct, frozen=True, kw_only=True):
@@ -45,12 +50,38 @@ class ChainReader:
         self._store, self._dependants, self._rule, self._now = store, dependants, rule, now
 
     async def page(self, kind: Kind[Any], *, limit: int, after: str | None) -> ViewPage[Chain]:
-        """Return chains of the requests of a kind; of `OBJECT_KEEPER`, those whose request has lapsed."""
-        found = await self._store.list(kind, limit=limit, after=after)
+        """Return chains of the requests of a kind; of `OBJECT_KEEPER`, those whose request has lapsed.
+
+        A page has ``limit`` chains, or is the last, and behind one that has a ``next`` there are more. Keepers that are
+        left out are read over in at most `_PAGES_READ` pages of the store: where there are more of them in a row, the
+        page is shorter, even empty, and its ``next`` goes on behind them.
+        """
         if kind is OBJECT_KEEPER:
-            chains = [await self._of_keeper(one) for one in found.items if not is_in_trash(kind.kind, one.metadata)]
-            return ViewPage([one for one in chains if one is not None], found.next)
+            return await self._of_keepers(limit=limit, after=after)
+        found = await self._store.list(kind, limit=limit, after=after)
         return ViewPage([await self._of_request(kind, one) for one in found.items], found.next)
+
+    async def _of_keepers(self, *, limit: int, after: str | None) -> ViewPage[Chain]:
+        chains: list[Chain] = []
+        for _ in range(_PAGES_READ):
+            # No more than are missing: a place is known behind a page of the store, and not within it.
+            missing = limit - len(chains)
+            found = await self._store.list(OBJECT_KEEPER, limit=missing or limit, after=after)
+            if missing:
+                chains += [one async for one in self._lapsed(found.items)]
+            elif await anext(self._lapsed(found.items), None) is not None:
+                break
+            after = found.next
+            if after is None:
+                break
+        return ViewPage(chains, after)
+
+    async def _lapsed(self, keepers: Iterable[ObjectKeeper]) -> AsyncGenerator[Chain, None]:
+        for one in keepers:
+            if not is_in_trash(OBJECT_KEEPER.kind, one.metadata):
+                chain = await self._of_keeper(one)
+                if chain is not None:
+                    yield chain
 
     async def _of_request(self, kind: Kind[Any], request: Any) -> Chain:  # noqa: ANN401 - an object of ``kind``
         keeper = await keeper_of(self._store, kind, first_uid(request.metadata))
