@@ -758,6 +758,7 @@ class DemoLoop:
     name: Final = "demo"
     interval: Final = _LOOK_SECONDS
     leader_only: Final = True
+    of_engine: Final = True
 
     def __init__(self, clock: Clock, *, domain: str) -> None:
         """Do nothing until there is a demo (`attach`); failures are those of ``domain``."""

@@ -79,6 +79,7 @@ class DecidingLoop:
     name: Final = "settings"
     interval: Final = 60.0
     leader_only: Final = True
+    of_engine: Final = True
 
     def __init__(self, notes: Notes, settings: Settings, *, domain: str) -> None:
         """Note ``settings``; failures are those of ``domain``."""

@@ -94,7 +94,10 @@ def test_what_the_file_says_is_published_passed_and_told(tmp_path: Path, start: 
     assert '"level": "warning"' in said
     with server.client() as client:
         loops = client.get("/api/v1/status").json()["loops"]
-    assert "retention" in [loop["name"] for loop in loops]
+    domains = {loop["name"]: loop["domain"] for loop in loops}
+    assert domains["retention"] == "retention"
+    own = {"brakes", "demo", "holds", "journal-retention", "login-audit"}
+    assert {name for name, domain in domains.items() if domain is None} == own
 
 
 def test_a_record_that_another_process_writes_is_a_completion(tmp_path: Path, start: Start) -> None:

@@ -488,8 +488,9 @@ def test_the_status_of_a_running_lapse_shows_the_lag_of_its_loops(capsys: pytest
         lag_seconds=90.5,
         last_error=None,
     )
-    print_views([loop, replace(loop, name="idle", lag_seconds=None)], LOOPS, now=0)
+    print_views([loop, replace(loop, name="idle", domain=None, lag_seconds=None)], LOOPS, now=0)
     head, late, idle = capsys.readouterr().out.splitlines()
     place = head.index("LAG")
 
     assert (late[place:].split()[0], idle[place:].split()[0]) == ("1m31s", "-")
+    assert (late.split()[:2], idle.split()[:2]) == (["retention", "history"], ["idle", "-"]), "the engine's own"

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.app.demo import DemoLoop
+from lapse.app.process import DecidingLoop
 from lapse.app.service import process_facts
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
+from lapse.engine.journal.lines import JournalLines
+from lapse.engine.journal.retention import JournalRetention
 from lapse.engine.running.coordinator import Coordinator, LeadershipMissingError, Loop, ServiceEndedError
+from lapse.engine.running.logins import LoginAudit
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.clock_guard import ClockLoop
+from lapse.engine.safety.gate import GateLoop
+from lapse.objects.holds.upkeep import HoldUpkeep
+from lapse.web.server.listener import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -117,6 +126,25 @@ async def test_intervals_are_spread_by_jitter_so_that_processes_do_not_wake_toge
         second_runs.append(loop.seen[1])
 
     assert second_runs == [90, 110]
+
+
+async def test_a_loop_of_the_engine_is_of_no_domain_and_its_failures_keep_their_label(
+    clock: VirtualClock, metrics: Metrics
+) -> None:
+    class Own(Ticking):
+        of_engine = True
+
+    own, other = Own(clock, answers=[LapseError()], name="own"), Ticking(clock, name="other")
+    async with running(clock, metrics, own, other) as coordinator:
+        told = {one.name: (one.domain, one.errors) for one in coordinator.loops()}
+
+    assert told == {"own": (None, 1), "other": ("test", 0)}
+    assert b'lapse_errors_total{domain="test",kind="tick"} 1.0' in metrics.exposition()
+
+
+def test_what_no_domain_has_is_the_engines_own() -> None:
+    own = (DemoLoop, DecidingLoop, JournalLines, JournalRetention, LoginAudit, ClockLoop, GateLoop)
+    assert all(loop.of_engine for loop in (*own, HoldUpkeep, Certificate))
 
 
 @pytest.mark.parametrize("error", [LapseError(), RuntimeError("a defect")])

@@ -29,6 +29,7 @@ class JournalLines:
     name: Final = "journal-lines"
     interval: Final = 1.0
     leader_only: Final = False
+    of_engine: Final = True
 
     def __init__(self, journal: Journal, place: RowPosition, *, domain: str) -> None:
         """Begin behind a place; failures are those of ``domain``."""

@@ -47,6 +47,7 @@ class JournalRetention:
     name: Final = NAME
     interval: Final = INTERVAL_SECONDS
     leader_only: Final = True
+    of_engine: Final = True
 
     def __init__(
         self,

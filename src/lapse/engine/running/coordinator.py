@@ -62,7 +62,7 @@ class Turn:
 
 
 class Loop(Protocol):
-    """Periodic work of one domain."""
+    """Periodic work of one domain, or of the engine itself (`EngineLoop`)."""
 
     @property
     def name(self) -> str:
@@ -98,6 +98,16 @@ class Steered(Protocol):
         ...
 
 
+@runtime_checkable
+class EngineLoop(Protocol):
+    """A loop of the engine itself, and of no domain: its `Loop.domain` only says whose failures its own are."""
+
+    @property
+    def of_engine(self) -> bool:
+        """That it is one."""
+        ...
+
+
 class Service(Protocol):
     """Something that runs until it is told to stop. As a leader's service it is run anew in every term."""
 
@@ -116,7 +126,8 @@ class LoopStatus:
     """What a loop has done so far. Times are Unix nanoseconds."""
 
     name: str
-    domain: str
+    domain: str | None
+    """None: the engine's own."""
     interval: float
     ticks: int = 0
     errors: int = 0
@@ -167,7 +178,7 @@ class Coordinator:
         """Those whose work runs, or has not ended yet."""
         self._grace = grace_seconds
         self._stopping = asyncio.Event()
-        self._status = {loop.name: LoopStatus(loop.name, loop.domain, loop.interval) for loop in loops}
+        self._status = {loop.name: LoopStatus(loop.name, _domain_of(loop), loop.interval) for loop in loops}
         self._wakes = {loop.name: asyncio.Event() for loop in loops}
         metrics.expect_loops({loop.name: loop.interval for loop in loops})
         if self._own is not None:
@@ -359,6 +370,10 @@ class Coordinator:
             last_error=failure,
         )
         return asked
+
+
+def _domain_of(loop: Loop) -> str | None:
+    return None if isinstance(loop, EngineLoop) and loop.of_engine else loop.domain
 
 
 def _task_name(loop: Loop) -> str:

@@ -145,6 +145,7 @@ class LoginAudit:
     name: Final = "login-audit"
     interval: Final = 60.0
     leader_only: Final = False
+    of_engine: Final = True
 
     def __init__(self, failures: LoginFailures, journal: Journal, *, domain: str) -> None:
         """Write what ``failures`` counts; what goes wrong with that is a failure of ``domain``."""

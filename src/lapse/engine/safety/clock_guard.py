@@ -350,6 +350,7 @@ class ClockLoop:
     name: Final = "clock"
     interval: Final = 10.0
     leader_only: Final = True
+    of_engine: Final = True
 
     def __init__(self, gate: Watched, *, domain: str) -> None:
         """Look at the clock of ``gate``; failures are those of ``domain``."""

@@ -564,6 +564,7 @@ class GateLoop:
 
     interval: Final = 10.0
     leader_only: Final = False
+    of_engine: Final = True
 
     def __init__(self, gate: Looked, *, domain: str, name: str = "brakes") -> None:
         """Look at ``gate``, where a look costs next to nothing; failures are those of ``domain``."""

@@ -289,7 +289,7 @@ class LoopView(Struct, frozen=True, kw_only=True):
     """What a loop has done so far."""
 
     name: str
-    domain: str
+    domain: Annotated[str | None, Meta(description="Whose work it is; null for a loop of the engine itself")]
     interval_seconds: float
     ticks: int
     errors: int

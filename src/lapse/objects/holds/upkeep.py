@@ -49,6 +49,7 @@ class HoldUpkeep:
     name = "holds"
     interval = INTERVAL_SECONDS
     leader_only = True
+    of_engine = True
 
     def __init__(
         self, direct: Reader, steering: Steering, *, dependants: Dependants, clock: Clock, domain: str

@@ -51,6 +51,7 @@ class Certificate:
     name = "certificate"
     interval = LOOK_SECONDS
     leader_only = False
+    of_engine = True
 
     def __init__(self, certificate: Path, key: Path, *, domain: str) -> None:
         """Read the files; raises `CertificateError`."""
