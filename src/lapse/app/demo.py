@@ -186,6 +186,8 @@ class DemoMade(msgspec.Struct):
     """The uid of its experiments, so that its records count towards no limit of others."""
     asked_workspace: bool = False
     """Whether a workspace was about to be made."""
+    problems: dict[str, str] = {}
+    """By address: what stayed when everything was last to be removed, and why."""
 
     def know(self, uids: Iterable[str]) -> None:
         """Remember uids, and forget the oldest of too many."""
@@ -266,9 +268,9 @@ class Demo:
             return await self._view(None)
         state = msgspec.structs.replace(state, stopped=True, by_person=True)
         await self._write(_STATE, state)
-        problems = await self.remove(caller)
+        await self.remove(caller)
         self.wake()
-        return msgspec.structs.replace(await self._view(state), problems=problems)
+        return await self._view(state)
 
     async def is_on(self) -> bool:
         """Whether it runs, wherever a process makes its things."""
@@ -281,7 +283,9 @@ class Demo:
         return None if text is None else msgspec.json.decode(text, type=DemoState)
 
     async def _view(self, state: DemoState | None) -> DemoView:
-        runs, found = state is not None and not state.stopped, await self._found(await self._made())
+        made = await self._made()
+        runs, found = state is not None and not state.stopped, await self._found(made)
+        there = frozenset() if runs else {one.address for one in found}
         things: dict[str, list[str]] = {}
         for one in found:
             things.setdefault(one.domain, []).append(one.address)
@@ -294,6 +298,7 @@ class Demo:
             keys=len(await self._own_keys()),
             app=APP,
             notes=self._shortcomings() if runs else [],
+            problems={address: problem for address, problem in made.problems.items() if address in there},
         )
 
     def _shortcomings(self) -> list[str]:
@@ -653,8 +658,8 @@ class Demo:
 
     # --- what it removes ----------------------------------------------------------------------------------------------
 
-    async def remove(self, caller: Caller, *, is_asked: bool = True) -> dict[str, str]:
-        """Remove everything that is there, and what of it is in the trash; return what stays, and why.
+    async def remove(self, caller: Caller, *, is_asked: bool = True) -> None:
+        """Remove everything that is there, and what of it is in the trash; note what stays, and why.
 
         Where no person has asked for it, what is held stays, and what is of a domain that is frozen.
         """
@@ -668,6 +673,7 @@ class Demo:
             left = {one.address for one in await self._found(made)}
             latest = await self._made()  # the process that leads may have made something meanwhile
             latest.know(made.uids)
+            latest.problems = {address: problem for address, problem in problems.items() if address in left}
             await self._write(_MADE, latest)
             for name in await self._own_keys():
                 await self.keys.app(APP).compare_and_delete(name, MARK)
@@ -677,7 +683,6 @@ class Demo:
                 await self._remove_all([one async for one in self._empty_trash(made)], caller, is_asked=is_asked)
             if not left:
                 await asyncio.to_thread(_empty, self.settings.state_dir / _FOLDER)
-            return {address: problem for address, problem in problems.items() if address in left}
 
     async def _empty_trash(self, made: DemoMade) -> AsyncIterator[DemoThing]:
         """Yield the keepers of the trash in which nothing but things of the demo was, and nothing is any more.

@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from lapse.core.clock import VirtualClock
 from lapse.domains import REGISTRY
 from lapse.engine.journal.port import Outcome
 from lapse.engine.service import LocalService
-from lapse.engine.verbs.contract import FreezeRequest, HoldRequest
+from lapse.engine.verbs.contract import FreezeRequest, HoldRequest, ReleaseRequest
+from lapse.engine.verbs.place import Caller
 from lapse.engine.view import encode
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from lapse.app.demo import Demo
     from lapse.engine.verbs.demo import DemoView
-    from lapse.engine.verbs.place import Caller
     from lapse.kube.resources import Kind
 
 BEGIN_NS = 1_700_000_000 * 10**9
@@ -321,6 +321,34 @@ async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:
         await service.hold(HoldRequest(address=address, reason="to see it stay"))
 
     assert (await world.demo.stop(world.caller)).is_empty
+
+
+async def test_what_a_legal_hold_keeps_is_told_with_its_reason_as_long_as_it_is_there(world: World) -> None:
+    world.demo.place = replace(world.demo.place, persons=lambda _scope, _domain: None)
+    await world.demo.start()
+    await world.loop.tick()
+    address = next(one for one in (await world.view()).things["history"] if one.startswith("history/"))
+    service = LocalService(world.demo.place, world.caller)
+    await service.hold(HoldRequest(address=address, reason="a lawsuit", legal=True))
+    assert (await world.view()).problems == {}
+
+    stopped = await world.demo.stop(world.caller)
+    assert stopped.problems.keys() == {address}
+    assert "a lawsuit" in stopped.problems[address]
+    await world.pass_time(60)
+    told = await world.view()
+    assert told.things == {"history": [address]}
+    assert told.problems.keys() == {address}
+    assert "a lawsuit" in told.problems[address]
+
+    await world.demo.start()
+    assert (await world.view()).problems == {}, "it runs, and nothing is to be removed"
+    await world.demo.stop(world.caller)
+    await LocalService(world.demo.place, Caller.token("ben")).release(ReleaseRequest(address=address, legal=True))
+    await world.pass_time(30)
+    told = await world.view()
+    assert told.is_empty
+    assert told.problems == {}
 
 
 async def test_what_is_made_while_it_is_stopped_elsewhere_is_removed_at_the_next_look(

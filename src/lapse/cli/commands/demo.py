@@ -70,8 +70,7 @@ def stop(*, flags: DemoFlags = DemoFlags(), output: OutputOption = Output.TABLE)
         return _print(told, output, "The demo is stopped, and nothing of it is left.")
     left = ", ".join(one for addresses in told.things.values() for one in addresses) or "keys"
     _print(told, output, f"The demo is stopped. Left, until a lapse up has removed it: {left}.")
-    for address, problem in told.problems.items():
-        message(f"{address}: {problem}", style="yellow")
+    _tell_problems(told)
     return ExitCode.PARTLY
 
 
@@ -93,6 +92,7 @@ def status(*, flags: DemoFlags = DemoFlags(), output: OutputOption = Output.TABL
         print_table(("domain", "thing"), rows)
     message(_state(told))
     _tell_notes(told)
+    _tell_problems(told)
     return ExitCode.DONE
 
 
@@ -129,6 +129,11 @@ def _print(told: DemoView, output: Output, said: str) -> int:
         print_text(said)
         _tell_notes(told)
     return ExitCode.DONE
+
+
+def _tell_problems(told: DemoView) -> None:
+    for address, problem in told.problems.items():
+        message(f"{address}: {problem}", style="yellow")
 
 
 def _tell_notes(told: DemoView) -> None:

@@ -32,7 +32,7 @@ class DemoView(Struct, frozen=True, kw_only=True):
     keys: Annotated[int, Meta(description="How many keys of it there are; names of keys are not shown")]
     app: Annotated[int, Meta(description="The application that its keys are in")]
     notes: Annotated[list[str], Meta(description="What is missing or slower here than in a demo of lapse up --demo")]
-    problems: Annotated[dict[str, str], Meta(description="By address: what stays, and why")] = {}
+    problems: Annotated[dict[str, str], Meta(description="By address: what stays after a stop, and why")] = {}
 
     @property
     def is_empty(self) -> bool:
