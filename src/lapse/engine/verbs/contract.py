@@ -324,13 +324,16 @@ class DomainStatus(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="auto; plan where ending needs an approved plan; dry for a dry run; first_pass where something"
-            " is due that is older than its policy, and is only told of until the first pass of that is over"
+            " is due that is older than its policy, and is only told of until the first pass of that is over. frozen"
+            " and problem win"
         ),
     ] = "auto"
     first_pass_until: Annotated[
         Moment | None, Meta(description="When that first pass is over; null where none keeps what is due")
     ] = None
-    problem: str | None = None
+    problem: Annotated[
+        str | None, Meta(description="Why it cannot be read, so that nothing of it is ended; or which policies wait")
+    ] = None
 
 
 class SignalView(Struct, frozen=True):
