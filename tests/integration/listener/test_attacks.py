@@ -147,6 +147,31 @@ def test_a_name_that_was_pointed_here_is_refused_with_a_token_and_with_a_session
         assert_safe(reply)
 
 
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "https"])
+def test_a_target_with_scheme_and_host_is_served_under_the_name_in_the_target(server: LapseServer, scheme: str) -> None:
+    place = urlsplit(server.http).netloc
+    for host in (place, "evil.example.org"):
+        target = f"{scheme}://{place}/api/v1/journal?limit=1"
+        reply = read(send(server, request(server, "GET", target, f"Host: {host}", bearer(server))))
+        assert reply.status == 200
+        assert len(json.loads(reply.body)["items"]) == 1
+        assert_safe(reply)
+    for path in ("", "/api/v1/%6aournal"):
+        reply = read(send(server, request(server, "GET", f"{scheme}://{place}{path}", bearer(server))))
+        assert reply.status == 200
+    assert read(send(server, request(server, "GET", f"{scheme}://{place}/api/v1/journal"))).code == "TokenMissingError"
+
+
+@pytest.mark.parametrize("name", ["evil.example.org", "127.0.0.1.evil.example.org", "", "ann@{}", "{}:1", "{}@evil"])
+def test_a_target_with_another_name_is_refused_whatever_the_host_header_says(server: LapseServer, name: str) -> None:
+    target = f"http://{name.format(urlsplit(server.http).netloc)}/api/v1/freeze"
+    lines = [bearer(server), "Content-Type: application/json"]
+    reply = read(send(server, request(server, "POST", target, *lines, body=FREEZE)))
+    assert (reply.status, reply.code) == (403, "HostNotAllowedError")
+    assert_safe(reply)
+    assert not is_frozen(server)
+
+
 def test_a_foreign_page_may_not_ask_first_what_it_may_send(server: LapseServer) -> None:
     asked = [f"Origin: {NOT_OURS}", "Access-Control-Request-Method: POST"]
     reply = read(send(server, request(server, "OPTIONS", "/api/v1/freeze", *asked)))
@@ -200,7 +225,9 @@ def test_a_method_that_no_address_has_is_refused(server: LapseServer, method: st
     assert_safe(reply)
 
 
-@pytest.mark.parametrize("target", ["http://evil.example.org/api/v1/status", "*", "/api/v1/%2e%2e/status", "//status"])
+@pytest.mark.parametrize(
+    "target", ["ftp://127.0.0.1/api/v1/status", "status", "*", "/api/v1/%2e%2e/status", "//status"]
+)
 def test_a_target_of_another_form_is_no_operation(server: LapseServer, target: str) -> None:
     reply = read(send(server, request(server, "GET", target, bearer(server))))
 

@@ -11,11 +11,13 @@ Time limits are looked at once per ``sweep_seconds``, all connections together, 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote
 
 from h11 import RemoteProtocolError
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -38,9 +40,13 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
 
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from lapse.core.clock import Clock
 
 _NO_DESCRIPTOR_SECONDS: Final = 0.1
+_ABSOLUTE: Final = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
+"""A target without its query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, *args: Any, room: ListenerConnections, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         """Not connected yet."""
         super().__init__(*args, **kwargs)
+        self.app = partial(_in_origin_form, self.app)
         self._room = room
         self._since: float | None = room.now()
         """When the connection, a request's head or its body began; None between requests."""
@@ -218,6 +225,17 @@ class LimitedProtocol(H11Protocol):
     @property
     def _flow(self) -> _Flow:
         return cast("_Flow", self.flow)
+
+
+async def _in_origin_form(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Take a target with scheme and host (RFC 9112, 3.2.2) for its path and the Host that it names, whichever came."""
+    if not scope["raw_path"].startswith(b"/"):
+        target = _ABSOLUTE.fullmatch(scope["raw_path"])
+        if target is not None:
+            path = target[2] or b"/"
+            headers = [(b"host", target[1]), *(line for line in scope["headers"] if line[0] != b"host")]
+            scope.update(raw_path=path, path=unquote(path.decode("ascii")), headers=headers)
+    await app(scope, receive, send)
 
 
 class Handshake:
