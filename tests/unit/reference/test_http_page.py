@@ -4,6 +4,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from lapse.core.errors import LapseError
+from lapse.engine.plans.proposed import TooManyPlansError
 from lapse.engine.service import NothingThereError
 from lapse.engine.verbs.events import HEARTBEAT_SECONDS
 from lapse.keys.managed import KeyOverError
@@ -66,7 +67,7 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("OwnPlanError", 403),
         ("NotAuthorError", 403),
         ("NotProposedError", 404),
-        ("TooManyPlansError", 409),
+        (TooManyPlansError.code, 409),
         ("BackendUnavailableError", 503),
         ("BackendClosedError", 503),
         ("OutcomeUnknownError", 504),
