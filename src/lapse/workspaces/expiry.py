@@ -10,8 +10,8 @@ signal that is unknown keeps, and so does a row with a time or a TTL that cannot
 an exception that stops the others.
 
 A decision carries what was counted from, and the deadline by the row's own times; while somebody is there, or was just
-now, the deadline is when its time would be over if they left now, or when their idle timer ends. It says nothing about the moment
-after it: the change compares, in the same step, everything of the row that was looked at here.
+now, the deadline is when its time would be over if they left now, or when their idle timer ends. It says nothing about
+the moment after it: the change compares, in the same step, everything of the row that was looked at here.
 """
 
 from __future__ import annotations

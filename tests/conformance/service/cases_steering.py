@@ -543,11 +543,11 @@ async def a_policy_is_approved_as_it_was_looked_at_and_not_as_it_is_by_now(world
     with pytest.raises(PolicyChangedError, match="it would end 300 now") as refused:
         await world.of(ANN).resume(ResumeRequest(policy="p", hash="first"))
     assert refused.value.status == HTTPStatus.PRECONDITION_FAILED
-    (waiting,) = await place.waiting_policies()
+    (waiting,) = (await place.policy_facts()).waiting
     with pytest.raises(HashWithoutPolicyError):
         await world.of(ANN).resume(ResumeRequest(domain=DOMAIN, hash=waiting.hash))
     assert (await world.of(ANN).resume(ResumeRequest(policy="p", hash=waiting.hash))).resumed == ["p"]
-    assert await place.waiting_policies() == []
+    assert not (await place.policy_facts()).waiting
 
 
 # --- what makes no sense ----------------------------------------------------------------------------------------------

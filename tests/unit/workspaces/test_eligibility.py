@@ -135,7 +135,8 @@ def test_a_decision_carries_its_anchor_and_its_deadline_whatever_the_verdict(sig
 
 
 def test_the_deadline_of_who_is_there_or_was_just_now_is_not_over() -> None:
-    for signal, seconds in [(Connected(1), STANDBY_TTL), (Timer(5.0), 5)]:
+    signals: list[tuple[Signal, int]] = [(Connected(1), STANDBY_TTL), (Timer(5.0), 5)]
+    for signal, seconds in signals:
         used = decide_standby(RUNNING, signal, LATE)
         assert (used.anchor, used.deadline) == (ns(T0), ns(LATE + seconds * 1000))
         early = decide_standby(RUNNING, signal, Ms(STANDBY_OVER))

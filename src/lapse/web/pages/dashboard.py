@@ -347,14 +347,17 @@ async def journal(
     *,
     domain: Annotated[str | None, Query()] = None,
     outcome: Annotated[str | None, Query()] = None,
+    search: Annotated[str | None, Query()] = None,
     address: Annotated[str | None, Query()] = None,
     actor: Annotated[str | None, Query()] = None,
     since: Annotated[str | None, Query()] = None,
     before: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Show what happened, newest first."""
+    """Show what happened, newest first; ``search`` is a part of an address, as it is typed."""
     status = await _status(request)
-    asked = {"domain": domain, "outcome": outcome, "address": address, "actor": actor, "since": since}
+    asked = {
+        "domain": domain, "outcome": outcome, "search": search, "address": address, "actor": actor, "since": since
+    }  # fmt: skip
     given = {name: value for name, value in asked.items() if value}
     found: Any = None
     problem = None
