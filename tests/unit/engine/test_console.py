@@ -201,6 +201,18 @@ def test_every_reason_of_the_audit_has_a_word_or_an_event_of_its_own() -> None:
             ),
         ),
         (
+            "policy_passed",
+            {"policy": "history", "deleted": {"ttl_expired": 1}, "dry_run": True},
+            logging.INFO,
+            ("passed", "policy history", "1 would be deleted: it was dry"),
+        ),
+        (
+            "policy_passed",
+            {"policy": "history", "deleted": {"ttl_expired": 1}, "dry_run": False},
+            logging.INFO,
+            ("passed", "policy history", "1 deleted"),
+        ),
+        (
             "link_not_logged",
             {"reason": "it is for a person", "run": "lapse open"},
             logging.INFO,

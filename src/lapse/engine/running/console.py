@@ -151,7 +151,8 @@ def _passed(keys: Mapping[str, Any]) -> LogLine | None:
     """Say what a pass has deleted; that there was nothing to do is said to programs only."""
     deleted = keys.get("deleted")
     count = sum(deleted.values()) if isinstance(deleted, dict) else 0
-    return LogLine("passed", f"policy {keys.get('policy')}", f"{count} deleted") if count else None
+    done = f"{count} would be deleted: it was dry" if keys.get("dry_run") else f"{count} deleted"
+    return LogLine("passed", f"policy {keys.get('policy')}", done) if count else None
 
 
 def _over(keys: Mapping[str, Any], reason: str) -> str:
