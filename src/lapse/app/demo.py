@@ -4,19 +4,21 @@ It is a state of the folder: a note there says since when it runs and until when
 with it. The process that leads makes its things, some at once and then one after the other, and ends it after an hour.
 
 Guarantees. Everything that it makes is marked: objects by a label, keys by their application and their values, files by
-their first line; workspaces, which have no place for a mark, are known by their ids. What is about to be made is noted
-first, so that a process which is killed leaves nothing unknown. Only what is marked and noted is removed, by the
-engine's own deletion, under the uid that it was found with; things of others stay, whatever they are called and
-labelled. At most `MOST` things are there at once. Nothing is made in a domain that is frozen, or whose deletion budget
-would be spent on it. When its time is over by itself, nothing that is held is removed, nothing of a domain that is
-frozen, and nothing while the clock is in doubt; a person who stops it releases ordinary holds on its things.
+their first line; workspaces, which have no place for a mark, are known by their ids. The uid of an object is noted
+before it is made, so that a process which is killed leaves nothing unknown. Only what is marked and noted is removed,
+by the engine's own deletion, under the uid that it was found with; what came back from the trash is known by the row of
+its undo. Things of others stay, whatever they are called and labelled, copies of the demo's among them. At most `MOST`
+things are there at once. Nothing is made in a domain that is frozen, or whose deletion budget would be spent on it.
+When its time is over by itself, nothing that is held is removed, nothing of a domain that is frozen, and nothing while
+the clock is in doubt; a person who stops it releases ordinary holds on its things.
 
 What it shortens is its own: TTLs are those of its things, and its retention policy, which passes every few seconds,
 selects by its label. ``lapse up --demo`` looks more often for idle workspaces and old scratch files (`demo_settings`),
 where the settings do not say how often.
 
 Not guaranteed: that a thing which is deleted by somebody within seconds after it was brought back from the trash leaves
-the trash when the demo is stopped.
+the trash when the demo is stopped; that one goes which came back without a row in the journal, or a file that somebody
+has replaced: in doubt they stay. A copy of a file that takes its place, and its inode, within seconds counts as it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.domains import REGISTRY
 from lapse.engine.domain import Candidate, action_of, decided, deletion_by_person
 from lapse.engine.executor import Executor, delete_by_person
+from lapse.engine.journal.port import AUDIT, AuditReason, Outcome
 from lapse.engine.plans.approvals import loop_gate
 from lapse.engine.safety.holds import hold_of
 from lapse.engine.service import LocalService
@@ -63,12 +66,12 @@ from lapse.history.api.kinds import (
     KeepLast,
 )
 from lapse.history.policy.default_policy import history_document
-from lapse.history.records import write_record
+from lapse.history.records import record
 from lapse.keys.registration import KEYS
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, ObjectMeta, metadata_only
 from lapse.objects.target import ObjectHandle, ObjectTarget
-from lapse.objects.trash.rules import IN_TRASH, TRASH, contents_of, is_trash, state_of
+from lapse.objects.trash.rules import BROUGHT_BACK, IN_TRASH, TRASH, contents_of, is_trash, state_of
 from lapse.requests.addresses import keeper_name, snapshot_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
@@ -151,6 +154,10 @@ _DOMAINS: Final = {
 }
 """In which domain a thing lapses."""
 _MOST_CAPTURES: Final = 100
+_MOST_ROWS: Final = 1000
+"""So many rows about an object are looked at for that of its undo."""
+_HEAD: Final = 200
+"""Bytes of a file in which its mark and its word are."""
 _STATE: Final = "demo"
 _MADE: Final = "demo.made"
 _LOOPBACK: Final = "127.0.0.1"
@@ -179,9 +186,9 @@ class DemoMade(msgspec.Struct):
     captures: list[str] = []
     """The uids of captures of which something may be there."""
     uids: list[str] = []
-    """The uids of everything, the latest last: what is in the trash is known by them."""
-    addresses: list[str] = []
-    """What objects were made as, or were about to be, the latest last: one that comes back has another uid."""
+    """The uids of everything, the latest last; those of objects before they are made."""
+    files: dict[str, str] = {}
+    """By address: the word in a file until its uid is noted, as it is not known before, and then the uid."""
     run: str = ""
     """The uid of its experiments, so that its records count towards no limit of others."""
     asked_workspace: bool = False
@@ -193,10 +200,6 @@ class DemoMade(msgspec.Struct):
         """Remember uids, and forget the oldest of too many."""
         known = set(self.uids)
         self.uids = [*self.uids, *(one for one in uids if one not in known)][-_KNOWN:]
-
-    def has(self, address: str, uid: str) -> bool:
-        """Whether an object that is labelled is one of the demo's own."""
-        return uid in self.uids or address in self.addresses
 
 
 class DemoThing(NamedTuple):
@@ -358,7 +361,7 @@ class Demo:
             found = await self.objects.get(metadata_only(RETENTION_POLICY), ObjectKey(None, _POLICY))
         except NotFoundError:
             return
-        if (await self._made()).has(str(RETENTION_POLICY.address(found.metadata.key)), found.metadata.uid):
+        if await self._is_own({*(await self._made()).uids}, found.metadata):
             await self.pass_over({_POLICY}, LABELS)
 
     async def _clear(self, *, is_asked: bool) -> float:
@@ -379,6 +382,8 @@ class Demo:
         made.run = made.run or uuid()
         found = await self._found(made)
         made.know(one.uid for one in found)
+        if self._scratch is not None:  # what is gone is forgotten: its inode is used again
+            made.files = {one.address: one.uid for one in found if one.domain == SCRATCH}
         alive = len(found) + len(await self._own_keys())
         turns = _FIRST if alive < _FEW else (_TURNS[made.serial % len(_TURNS)],)
         for what in islice(turns, max(0, MOST - alive)):
@@ -391,12 +396,12 @@ class Demo:
                 await self._write(_MADE, made)  # with the uid of what was made
         await self._write(_MADE, made)
 
-    async def _about_to_make(self, made: DemoMade, kind: Kind[Any], namespace: str | None, name: str) -> None:
-        """Note an object before it is made."""
-        address = str(kind.address(ObjectKey(namespace, name)))
-        if address not in made.addresses:
-            made.addresses = [*made.addresses, address][-_KNOWN:]
+    async def _create(self, made: DemoMade, kind: Kind[Any], obj: Any, *, uid: str) -> None:  # noqa: ANN401 - of the kind
+        """Make an object under a uid that is noted before; what others have of its name stays what it is."""
+        made.know([uid])
         await self._write(_MADE, made)
+        with suppress(AlreadyExistsError):
+            await self.objects.create(kind, obj, uid=uid)
 
     async def _has_room(self, domain: str) -> bool:
         """Whether things of a domain may come: what ends them must not be what its budget ends by, or freezes it."""
@@ -436,10 +441,7 @@ class Demo:
             dry_run=False,
         )
         body = {"metadata": _metadata(_POLICY), "spec": msgspec.to_builtins(spec)}
-        if await self._is_free(RETENTION_POLICY, None, _POLICY):
-            await self._about_to_make(made, RETENTION_POLICY, None, _POLICY)
-            with suppress(AlreadyExistsError):
-                await self.objects.create(RETENTION_POLICY, body)
+        await self._create(made, RETENTION_POLICY, body, uid=uuid())
         # What is made after a policy was first seen is made under it, and waits for no first pass.
         wanted = (HISTORY, REQUESTS.name, KEEPERS.name, WORKSPACES.name)
         for name in [one for one in wanted if one in self.place.names]:
@@ -463,13 +465,8 @@ class Demo:
             ),
         )
         given = ObjectMeta(name=f"{_PREFIX}{experiment}-{made.serial:04}", labels=LABELS)
-        namespace = self.settings.history_namespace
-        if not await self._is_free(CHAOS_EXPERIMENT_HISTORY, namespace, given.name):
-            return
-        await self._about_to_make(made, CHAOS_EXPERIMENT_HISTORY, namespace, given.name)
-        record, is_new = await write_record(self.objects, spec, namespace=namespace, given=given)
-        if is_new:
-            made.know([record.metadata.uid])
+        wanted = record(spec, namespace=self.settings.history_namespace, given=given)
+        await self._create(made, CHAOS_EXPERIMENT_HISTORY, wanted, uid=uuid())
 
     async def _make_capture(self, made: DemoMade) -> None:
         """Capture the demo's own directory; request and snapshot have TTLs of their own."""
@@ -478,27 +475,15 @@ class Demo:
             return
         made.claim = claim
         name = f"{_PREFIX}capture-{made.serial:04}"
-        if not await self._is_free(VOLUME_CAPTURE_REQUEST, _NAMESPACE, name):
-            return
-        await self._about_to_make(made, VOLUME_CAPTURE_REQUEST, _NAMESPACE, name)
         target = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind, "name": _CLAIM, "uid": claim}
         metadata = {**_metadata(name), "namespace": _NAMESPACE}
         body = {
             "metadata": {**metadata, "annotations": {TTL: _REQUEST_TTL}},
             "spec": {"mode": "Snapshot", "target": target, "artifactTTL": _ARTIFACT_TTL},
         }
-        with suppress(AlreadyExistsError):
-            request = await self.objects.create(VOLUME_CAPTURE_REQUEST, body)
-            made.captures = [*made.captures, request.metadata.uid][-_MOST_CAPTURES:]
-            made.know([request.metadata.uid])
-
-    async def _is_free(self, kind: Kind[Any], namespace: str | None, name: str) -> bool:
-        """Whether nobody has a name: what somebody else has is never noted as the demo's."""
-        try:
-            await self.objects.get(metadata_only(kind), ObjectKey(namespace, name))
-        except NotFoundError:
-            return True
-        return False
+        uid = uuid()
+        await self._create(made, VOLUME_CAPTURE_REQUEST, body, uid=uid)
+        made.captures = [*made.captures, uid][-_MOST_CAPTURES:]
 
     async def _claim(self, made: DemoMade) -> str | None:
         """Return the uid of the claim for the directory, which is made if need be; None where others have its name."""
@@ -508,13 +493,14 @@ class Demo:
             "metadata": {**_metadata(_CLAIM), "namespace": _NAMESPACE, "annotations": {DIRECTORY: str(folder)}},
             "spec": {},
         }
-        if await self._is_free(PERSISTENT_VOLUME_CLAIM, _NAMESPACE, _CLAIM):
-            await self._about_to_make(made, PERSISTENT_VOLUME_CLAIM, _NAMESPACE, _CLAIM)
-            with suppress(AlreadyExistsError):
-                await self.objects.create(PERSISTENT_VOLUME_CLAIM, body)
-        meta = (await self.objects.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(_NAMESPACE, _CLAIM))).metadata
-        is_own = meta.labels.get(LABEL) and made.has(str(PERSISTENT_VOLUME_CLAIM.address(meta.key)), meta.uid)
-        return meta.uid if is_own else None
+        key = ObjectKey(_NAMESPACE, _CLAIM)
+        try:
+            found = await self.objects.get(PERSISTENT_VOLUME_CLAIM, key)
+        except NotFoundError:
+            await self._create(made, PERSISTENT_VOLUME_CLAIM, body, uid=uuid())
+            found = await self.objects.get(PERSISTENT_VOLUME_CLAIM, key)
+        meta = found.metadata
+        return meta.uid if meta.labels.get(LABEL) and meta.uid in made.uids else None
 
     async def _make_workspace(self, made: DemoMade) -> None:
         from lapse.app.workspaces import node_of
@@ -547,18 +533,20 @@ class Demo:
         folder = self._scratch
         if folder is None:
             return
-        path = folder / f"{_PREFIX}{made.serial:04}.txt"
         domain, now = await self.place.domain(SCRATCH), UnixNs(self._now)
-        if not path.exists():
-            made.addresses = [*made.addresses, str(Address(SCRATCH, None, path.name))][-_KNOWN:]
-            await self._write(_MADE, made)
-        if not await asyncio.to_thread(_write_new, path, now):
+        address, word = Address(SCRATCH, None, f"{_PREFIX}{made.serial:04}.txt"), uuid()
+        path = folder / address.name
+        made.files[str(address)] = word
+        await self._write(_MADE, made)
+        if not await asyncio.to_thread(_write_new, path, now, word):
+            del made.files[str(address)]
             return
-        found = await domain.find(Address(SCRATCH, None, path.name))
+        found = await domain.find(address)
         deadline = None if found is None else decided(domain, found, now).deadline
-        if deadline is None:  # a domain of this name that is not the example
+        if found is None or deadline is None:  # a domain of this name that is not the example
             await asyncio.to_thread(path.unlink, missing_ok=True)
             return
+        made.files[str(address)] = found.uid
         back = deadline - (now + _life(made.serial) * SECOND)
         if back > 0:
             await asyncio.to_thread(os.utime, path, ns=(now, now - back))
@@ -580,17 +568,33 @@ class Demo:
         return [one for part in (self._objects(made), self._kept(made), self._others(made)) async for one in part]
 
     async def _objects(self, made: DemoMade) -> AsyncIterator[DemoThing]:
-        """Yield the objects that have the label, and were noted: anybody can label anything."""
+        """Yield the objects that have the label, and are the demo's: anybody can label anything."""
         kinds: list[tuple[str, Kind[Any]]] = [(REQUESTS.name, kind) for kind in REQUEST_KINDS]
         kinds += [(HISTORY, CHAOS_EXPERIMENT_HISTORY), (RETENTION, RETENTION_POLICY)]
         kinds += [(REQUESTS.name, PERSISTENT_VOLUME_CLAIM)]
+        known = {*made.uids}
         for domain, kind in kinds:
             for one in (await self.objects.list(metadata_only(kind), labels=LABELS)).items:
+                if not await self._is_own(known, one.metadata):
+                    continue
                 has_verbs = kind not in {RETENTION_POLICY, PERSISTENT_VOLUME_CLAIM}
                 handle = None if has_verbs else (kind, one)
-                thing = DemoThing(domain, str(kind.address(one.metadata.key)), one.metadata.uid, handle)
-                if made.has(thing.address, thing.uid):
-                    yield thing
+                yield DemoThing(domain, str(kind.address(one.metadata.key)), one.metadata.uid, handle)
+
+    async def _is_own(self, known: Collection[str], meta: ObjectMeta) -> bool:
+        """Whether an object has a uid that is known, or had one before it came back from the trash.
+
+        Which one that was is in the journal alone: what an undo leaves on an object is copied with its document.
+        """
+        uid, asked = meta.uid, set[str]()
+        while uid not in known:
+            if uid in asked or BROUGHT_BACK not in meta.annotations:
+                return False
+            asked.add(uid)
+            rows = await self.place.journal.entries(domain=AUDIT, uid=uid, outcome=Outcome.DONE, limit=_MOST_ROWS)
+            undone = [row.details or {} for row in rows if row.reason == AuditReason.BROUGHT_BACK]
+            uid = str(undone[0].get("was")) if undone else uid
+        return True
 
     async def _kept(self, made: DemoMade) -> AsyncIterator[DemoThing]:
         """Yield keepers and snapshots of captures, and the volume of the claim: they are named after these."""
@@ -627,10 +631,11 @@ class Demo:
         if row is not None and row.deleted_at is None:
             yield DemoThing(WORKSPACES.name, f"workspace/{row.name}", row.id)
         folder = self._scratch
-        for name in [] if folder is None else await asyncio.to_thread(_marked, folder):
+        marked = {} if folder is None else await asyncio.to_thread(_marked, folder)
+        for name, word in marked.items():
             domain, address = await self.place.domain(SCRATCH), Address(SCRATCH, None, name)
-            found = await domain.find(address) if str(address) in made.addresses else None
-            if found is not None:
+            found = await domain.find(address) if str(address) in made.files else None
+            if found is not None and made.files[str(address)] in {found.uid, word}:
                 yield DemoThing(SCRATCH, str(address), found.uid)
 
     async def _own_workspace(self, made: DemoMade) -> Workspace | None:
@@ -907,16 +912,17 @@ def _write_new(path: Path, now: int | None, text: str = "") -> bool:
     return True
 
 
-def _marked(folder: Path) -> list[str]:
-    """Return the names of files that have the mark; what cannot be read is not ours."""
-    found = []
+def _marked(folder: Path) -> dict[str, str]:
+    """Return the names of files that have the mark, and the word after it; what cannot be read is not ours."""
+    found = {}
     for path in sorted(folder.glob(f"{_PREFIX}*.txt")):
         with suppress(OSError):
             if not stat.S_ISREG(path.lstat().st_mode):  # to open a pipe would wait for a writer
                 continue
             with path.open("rb") as file:
-                if file.read(len(MARK)) == MARK.encode():
-                    found.append(path.name)
+                mark, _, rest = file.read(_HEAD).decode(errors="replace").partition("\n")
+            if mark == MARK:
+                found[path.name] = rest.partition("\n")[0]
     return found
 
 

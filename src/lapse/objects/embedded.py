@@ -259,11 +259,11 @@ class EmbeddedStore:
     # An operation that finds a reason to refuse returns it. One that raises would be undone with a savepoint, and its
     # whole group with it would be run again.
 
-    async def create(self, kind: Kind[T], obj: T | Json) -> T:
-        """See `ObjectStore`."""
+    async def create(self, kind: Kind[T], obj: T | Json, *, uid: str | None = None) -> T:
+        """See `ObjectStore`. A fresh ``uid`` is given by a caller who has to note it before the object is there."""
         draft = documents.draft(self._known(kind), obj)
         key = ObjectKey(draft.metadata.get("namespace"), draft.metadata["name"])
-        place, uid, owners = place_of(kind, key), uuid(), owners_text(draft.owners)
+        place, uid, owners = place_of(kind, key), uid or uuid(), owners_text(draft.owners)
 
         def create(cursor: apsw.Cursor) -> tuple[Any, bool]:
             version = next_version(cursor)

@@ -21,7 +21,7 @@ from lapse.core.clock import VirtualClock
 from lapse.domains import REGISTRY
 from lapse.engine.journal.port import Outcome
 from lapse.engine.service import LocalService
-from lapse.engine.verbs.contract import FreezeRequest, HoldRequest, ReleaseRequest
+from lapse.engine.verbs.contract import DeleteRequest, FreezeRequest, HoldRequest, ReleaseRequest, UndoRequest
 from lapse.engine.verbs.place import Caller
 from lapse.engine.view import encode
 from lapse.history.api.kinds import (
@@ -33,6 +33,7 @@ from lapse.history.api.kinds import (
 )
 from lapse.history.records import write_record
 from lapse.kube.resources import ObjectMeta
+from lapse.objects.trash.rules import BROUGHT_BACK
 from lapse.requests.api.kinds import TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.lifecycle.policy import TTLMode
@@ -309,6 +310,86 @@ async def test_what_somebody_puts_into_its_directory_stays(world: World) -> None
     await world.demo.stop(world.caller)
 
     assert [one.name for one in (world.folder / "demo").iterdir()] == ["mine.txt"]
+
+
+async def records(world: World) -> dict[str, ObjectMeta]:
+    """The records that are there, by their addresses."""
+    found = (await world.demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items
+    return {str(CHAOS_EXPERIMENT_HISTORY.address(one.metadata.key)): one.metadata for one in found}
+
+
+async def recorded_by_hand(world: World, copied: ObjectMeta) -> str:
+    """Let a person record a run under the name, the labels and the annotations of a record that is gone."""
+    spec = HistorySpec(
+        experiment_ref=ExperimentRef(name="mine", namespace="shop"),
+        execution=Execution(start_time="2023-11-14T00:00:00Z", status="success", message="my own record"),
+    )
+    given = ObjectMeta(name=copied.name, labels=copied.labels, annotations=copied.annotations)
+    record, is_new = await write_record(world.demo.objects, spec, namespace="chaos-system", given=given)
+    assert is_new
+    return record.metadata.uid
+
+
+async def test_a_record_that_a_person_makes_under_the_name_and_the_label_of_one_that_went_stays(world: World) -> None:
+    service = LocalService(world.demo.place, world.caller)
+    await world.demo.start()
+    await world.loop.tick()
+    (first, second, again, *_), made = (await world.view()).things["history"], await records(world)
+    for address in (first, second):
+        await service.delete(DeleteRequest(address=address))
+    mine = {address: await recorded_by_hand(world, made[address]) for address in (first, second)}
+    await service.hold(HoldRequest(address=second, reason="mine"))
+
+    # What an undo leaves on an object is copied with its document, and makes it nobody else's.
+    await service.delete(DeleteRequest(address=again))
+    await service.undo(UndoRequest(address=again))
+    copied = (await records(world))[again]
+    await service.release(ReleaseRequest(address=again))
+    await service.delete(DeleteRequest(address=again))
+    mine[again] = await recorded_by_hand(world, copied)
+    assert BROUGHT_BACK in (await records(world))[again].annotations
+    held = (await records(world))[second].annotations
+
+    assert not {*mine} & {*(await world.view()).things["history"]}
+    assert (await world.demo.stop(world.caller)).problems == {}
+    await world.pass_time(30)
+    left = await records(world)
+    assert {address: one.uid for address, one in left.items()} == mine
+    assert left[second].annotations == held, "its hold is not released"
+    assert (await world.view()).is_empty
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_came_back_from_the_trash_is_removed_under_its_new_uid(world: World, times: int) -> None:
+    service = LocalService(world.demo.place, world.caller)
+    await world.demo.start()
+    await world.loop.tick()
+    address = (await world.view()).things["history"][0]
+    uids = {(await records(world))[address].uid}
+    for _ in range(times):
+        await service.release(ReleaseRequest(address=address))
+        await service.delete(DeleteRequest(address=address))
+        await service.undo(UndoRequest(address=address))
+        uids.add((await records(world))[address].uid)
+    assert len(uids) == times + 1
+    assert address in (await world.view()).things["history"]
+
+    assert (await world.demo.stop(world.caller)).is_empty
+    assert await records(world) == {}
+
+
+async def test_a_file_that_a_person_writes_under_the_name_and_with_the_mark_of_one_that_went_stays(
+    world: World,
+) -> None:
+    await world.demo.start()
+    await world.loop.tick()
+    path = min((world.folder / "scratch").iterdir())
+    path.rename(world.folder / "kept.txt")
+    path.write_bytes((world.folder / "kept.txt").read_bytes())
+
+    assert f"scratch/{path.name}" not in (await world.view()).things["scratch"]
+    await world.demo.stop(world.caller)
+    assert [*(world.folder / "scratch").iterdir()] == [path]
 
 
 async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:

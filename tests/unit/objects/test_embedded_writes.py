@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.core.identity import uuid
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -44,6 +45,14 @@ async def test_the_store_fills_in_what_is_its_own(store: EmbeddedStore, clock: V
     assert made.metadata.deletion_timestamp is None
     assert made.metadata.resource_version not in {"", "999"}
     assert await store.get(BOX, key()) == made
+
+
+async def test_a_caller_who_notes_the_uid_before_gives_it(store: EmbeddedStore) -> None:
+    uid = uuid()
+    assert (await store.create(BOX, box(uid="mine"), uid=uid)).metadata.uid == uid
+    assert (await store.get(BOX, key())).metadata.uid == uid
+    with pytest.raises(AlreadyExistsError):
+        await store.create(BOX, box(), uid=uuid())
 
 
 async def test_a_typed_object_can_be_created_and_comes_back_as_one(store: EmbeddedStore) -> None:
