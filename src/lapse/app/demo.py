@@ -71,8 +71,8 @@ from lapse.keys.registration import KEYS
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, ObjectMeta, metadata_only
 from lapse.objects.target import ObjectHandle, ObjectTarget
-from lapse.objects.trash.rules import BROUGHT_BACK, IN_TRASH, TRASH, contents_of, is_trash, state_of
-from lapse.requests.addresses import keeper_name, snapshot_name
+from lapse.objects.trash.rules import BROUGHT_BACK, IN_TRASH, TRASH, TrashWay, contents_of, is_trash, state_of
+from lapse.requests.addresses import ARTIFACT_KINDS, keeper_name, snapshot_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, TTLMode, ttl_of
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from lapse.keys.aio import AsyncKeys
     from lapse.kube.resources import Json, Kind
     from lapse.objects.embedded import EmbeddedStore
+    from lapse.objects.trash.rules import TrashContents
     from lapse.settings import LoadedSettings, Settings
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store.port import WorkspaceStore
@@ -692,15 +693,26 @@ class Demo:
     async def _empty_trash(self, made: DemoMade) -> AsyncIterator[DemoThing]:
         """Yield the keepers of the trash in which nothing but things of the demo was, and nothing is any more.
 
-        Such a keeper would stay until its own time is over after the last of its things was brought back.
+        Such a keeper would stay until its own time is over after the last of its things was brought back, or was
+        garbage before it got there.
         """
         known = {*made.uids}
         for one in (await self.objects.list(metadata_only(OBJECT_KEEPER), labels={TRASH: IN_TRASH})).items:
-            contents, out = contents_of(one.metadata), {*state_of(one.metadata).out}
-            uids = [] if contents is None else [item.uid for item in contents.items]
-            if uids and known.issuperset(uids) and len(out) == len(uids):
+            contents = contents_of(one.metadata)
+            if contents is None or not contents.items or not known.issuperset(item.uid for item in contents.items):
+                continue
+            if not await self._keeps_any(one.metadata, contents):
                 address = str(OBJECT_KEEPER.address(one.metadata.key))
                 yield DemoThing(KEEPERS.name, address, one.metadata.uid, (OBJECT_KEEPER, one))
+
+    async def _keeps_any(self, keeper: ObjectMeta, contents: TrashContents) -> bool:
+        """Whether a keeper of the trash has anything in it."""
+        if contents.way is TrashWay.PACKED:
+            return len({*state_of(keeper).out}) < len(contents.items)
+        pages = [await self.objects.list(metadata_only(kind)) for kind in ARTIFACT_KINDS]
+        return any(
+            owner.uid == keeper.uid for page in pages for one in page.items for owner in one.metadata.owner_references
+        )
 
     async def _remove_all(self, found: Sequence[DemoThing], caller: Caller, *, is_asked: bool) -> dict[str, str]:
         """End things, where a person asks for it held ones after their release; one that stays keeps no other."""
