@@ -4,13 +4,13 @@ It is a state of the folder: a note there says since when it runs and until when
 with it. The process that leads makes its things, some at once and then one after the other, and ends it after an hour.
 
 Guarantees. Everything that it makes is marked: objects by a label, keys by their application and their values, files by
-their first line; workspaces, which have no place for a mark, are known by their ids. The uid of an object is noted
-before it is made, so that a process which is killed leaves nothing unknown. Only what is marked and noted is removed,
-by the engine's own deletion, under the uid that it was found with; what came back from the trash is known by the row of
-its undo. Things of others stay, whatever they are called and labelled, copies of the demo's among them. At most `MOST`
-things are there at once. Nothing is made in a domain that is frozen, or whose deletion budget would be spent on it.
-When its time is over by itself, nothing that is held is removed, nothing of a domain that is frozen, and nothing while
-the clock is in doubt; a person who stops it releases ordinary holds on its things.
+their first line; workspaces, which have no place for a mark, are known by their ids. The uid of a thing is noted before
+it is made, and of a file a word in it, so that a process which is killed leaves nothing unknown. Only what is marked
+and noted is removed, by the engine's own deletion, under the uid that it was found with; what came back from the trash
+is known by the row of its undo. Things of others stay, whatever they are called and labelled, copies of the demo's
+among them. At most `MOST` things are there at once. Nothing is made in a domain that is frozen, or whose deletion
+budget would be spent on it. When its time is over by itself, nothing that is held is removed, nothing of a domain that
+is frozen, and nothing while the clock is in doubt; a person who stops it releases ordinary holds on its things.
 
 What it shortens is its own: TTLs are those of its things, and its retention policy, which passes every few seconds,
 selects by its label. ``lapse up --demo`` looks more often for idle workspaces and old scratch files (`demo_settings`),
@@ -180,20 +180,17 @@ class DemoMade(msgspec.Struct):
     """What must be remembered of what was made; written by the process that leads alone."""
 
     serial: int = 0
-    workspace: str = ""
-    """The id of the workspace; empty where none was made."""
     claim: str = ""
-    """The uid of the claim."""
+    """The uid of the claim, before it is made."""
     captures: list[str] = []
-    """The uids of captures of which something may be there."""
+    """The uids of captures of which something may be there, before they are made: what they make has its name from
+    these."""
     uids: list[str] = []
-    """The uids of everything, the latest last; those of objects before they are made."""
+    """The uids of everything, the latest last; those of objects and of the workspace before they are made."""
     files: dict[str, str] = {}
     """By address: the word in a file until its uid is noted, as it is not known before, and then the uid."""
     run: str = ""
     """The uid of its experiments, so that its records count towards no limit of others."""
-    asked_workspace: bool = False
-    """Whether a workspace was about to be made."""
     problems: dict[str, str] = {}
     """By address: what stayed when everything was last to be removed, and why."""
 
@@ -394,7 +391,7 @@ class Demo:
                     await self._maker(what)(made)
                 except LapseError as error:  # the others come all the same
                     _log.warning("demo_not_made", what=what, problem=str(error))
-                await self._write(_MADE, made)  # with the uid of what was made
+                await self._write(_MADE, made)
         await self._write(_MADE, made)
 
     async def _create(self, made: DemoMade, kind: Kind[Any], obj: Any, *, uid: str) -> None:  # noqa: ANN401 - of the kind
@@ -474,7 +471,6 @@ class Demo:
         claim = await self._claim(made)
         if claim is None:
             return
-        made.claim = claim
         name = f"{_PREFIX}capture-{made.serial:04}"
         target = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind, "name": _CLAIM, "uid": claim}
         metadata = {**_metadata(name), "namespace": _NAMESPACE}
@@ -483,8 +479,8 @@ class Demo:
             "spec": {"mode": "Snapshot", "target": target, "artifactTTL": _ARTIFACT_TTL},
         }
         uid = uuid()
-        await self._create(made, VOLUME_CAPTURE_REQUEST, body, uid=uid)
         made.captures = [*made.captures, uid][-_MOST_CAPTURES:]
+        await self._create(made, VOLUME_CAPTURE_REQUEST, body, uid=uid)
 
     async def _claim(self, made: DemoMade) -> str | None:
         """Return the uid of the claim for the directory, which is made if need be; None where others have its name."""
@@ -498,7 +494,8 @@ class Demo:
         try:
             found = await self.objects.get(PERSISTENT_VOLUME_CLAIM, key)
         except NotFoundError:
-            await self._create(made, PERSISTENT_VOLUME_CLAIM, body, uid=uuid())
+            made.claim = uuid()
+            await self._create(made, PERSISTENT_VOLUME_CLAIM, body, uid=made.claim)
             found = await self.objects.get(PERSISTENT_VOLUME_CLAIM, key)
         meta = found.metadata
         return meta.uid if meta.labels.get(LABEL) and meta.uid in made.uids else None
@@ -519,15 +516,11 @@ class Demo:
             standby_ttl_seconds=_STANDBY_SECONDS,
             archive_ttl_seconds=_ARCHIVE_SECONDS,
         )
-        try:
-            await self.workspaces.by_name(WORKSPACE)
-        except UnknownWorkspaceError:
-            made.asked_workspace = True
-            await self._write(_MADE, made)
+        uid = uuid()
+        made.know([uid])
+        await self._write(_MADE, made)
         with suppress(WorkspaceExistsError):
-            row = await self.workspaces.create(new, now=Ms(self._now // _MS))
-            made.workspace = row.id
-            made.know([row.id])
+            await self.workspaces.create(new, now=Ms(self._now // _MS), uid=WorkspaceId(uid))
 
     async def _make_scratch(self, made: DemoMade) -> None:
         """Write a file, and set its time back so far that it is over when it should be, as its domain decides."""
@@ -629,7 +622,7 @@ class Demo:
     async def _others(self, made: DemoMade) -> AsyncIterator[DemoThing]:
         """Yield the workspace and the files."""
         row = await self._own_workspace(made)
-        if row is not None and row.deleted_at is None:
+        if row is not None:
             yield DemoThing(WORKSPACES.name, f"workspace/{row.name}", row.id)
         folder = self._scratch
         marked = {} if folder is None else await asyncio.to_thread(_marked, folder)
@@ -640,16 +633,14 @@ class Demo:
                 yield DemoThing(SCRATCH, str(address), found.uid)
 
     async def _own_workspace(self, made: DemoMade) -> Workspace | None:
-        """Return the workspace by its id; one whose id was not noted in time, by its name, owner and command."""
-        if self.workspaces is None or not (made.workspace or made.asked_workspace):
+        """Return the workspace, unless that of its name is somebody else's."""
+        if self.workspaces is None:
             return None
-        with suppress(UnknownWorkspaceError):
-            if made.workspace:
-                return await self.workspaces.get(WorkspaceId(made.workspace))
+        try:
             found = await self.workspaces.by_name(WORKSPACE)
-            if (found.owner, tuple(found.command)) == (OWNER, _COMMAND):
-                return found
-        return None
+        except UnknownWorkspaceError:
+            return None
+        return found if found.id in made.uids else None
 
     async def _own_keys(self) -> list[str]:
         """Return the names of its keys: another application may have taken this id, too."""

@@ -81,6 +81,19 @@ async def a_new_workspace_is_as_it_was_asked_for(world: World) -> None:
 
 
 @case
+async def a_uid_that_is_given_is_its_id_and_a_name_that_is_taken_stays_taken(world: World) -> None:
+    made = await world.store.create(new(), now=NOW, uid=NOBODY)
+    assert made.id == NOBODY
+    assert await world.store.get(NOBODY) == made
+
+    other = WorkspaceId("00000000-0000-4000-8000-000000000007")
+    with refused(WorkspaceExistsError):
+        await world.store.create(new(), now=NOW, uid=other)
+    with refused(UnknownWorkspaceError):
+        await world.store.get(other)
+
+
+@case
 async def ids_are_never_the_same(world: World) -> None:
     assert len({(await make(world, f"w{number}")).id for number in range(20)}) == 20
 

@@ -8,9 +8,11 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import to_builtins
 
 from lapse.app import demo as demos
 from lapse.app.demo import APP, LABEL, LASTS, MARK, MOST, DemoLoop, DemoMade, demo_settings, free_port
@@ -34,9 +36,12 @@ from lapse.history.api.kinds import (
 from lapse.history.records import write_record
 from lapse.kube.resources import ObjectMeta
 from lapse.objects.trash.rules import BROUGHT_BACK
-from lapse.requests.api.kinds import TTL, VOLUME_CAPTURE_REQUEST
-from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
+from lapse.requests.addresses import keeper_name, snapshot_name
+from lapse.requests.api.kinds import OBJECT_KEEPER, TTL, VOLUME_CAPTURE_REQUEST, KeeperMode
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.controllers.ownership import owned_by
 from lapse.requests.lifecycle.policy import TTLMode
+from lapse.requests.local.places import DRIVER
 from lapse.settings import load_settings
 from lapse.workspaces.model import Ms, NewWorkspace
 from tests.markdown import ROOT
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.app.demo import Demo
+    from lapse.engine.safety.freeze import Notes
     from lapse.engine.verbs.demo import DemoView
     from lapse.kube.resources import Kind
 
@@ -390,6 +396,92 @@ async def test_a_file_that_a_person_writes_under_the_name_and_with_the_mark_of_o
     assert f"scratch/{path.name}" not in (await world.view()).things["scratch"]
     await world.demo.stop(world.caller)
     assert [*(world.folder / "scratch").iterdir()] == [path]
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+@dataclass
+class KillingNotes:
+    """Notes of a process that is killed when it writes down for the ``left``-th time what was made."""
+
+    inner: Notes
+    left: int
+
+    async def read_note(self, name: str) -> str | None:
+        return await self.inner.read_note(name)
+
+    async def write_note(self, name: str, text: str) -> None:
+        if name == "demo.made":
+            self.left -= 1
+            if self.left == 0:
+                raise KilledError
+        await self.inner.write_note(name, text)
+
+
+async def carry_out(world: World) -> None:
+    """Do what controllers do for claims and captures, and let the captures go, as when their time is over."""
+    store = world.demo.objects
+    for claim in (await store.list(PERSISTENT_VOLUME_CLAIM)).items:
+        body: dict[str, Any] = {"metadata": {"name": f"local-{claim.metadata.uid}"}, "spec": {}}
+        await store.create(PERSISTENT_VOLUME, body)
+    for request in (await store.list(VOLUME_CAPTURE_REQUEST)).items:
+        uid, claim_uid = request.metadata.uid, str(request.spec.target.uid)
+        follow = {"apiVersion": VOLUME_CAPTURE_REQUEST.api_version, "kind": VOLUME_CAPTURE_REQUEST.kind, "uid": uid}
+        follow |= {"namespace": request.metadata.namespace or "", "name": request.metadata.name}
+        spec: dict[str, Any] = {"mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL, "followObjectRef": follow, "ttl": "1h"}
+        body = {"metadata": {"name": keeper_name("vcr", uid)}, "spec": spec}
+        keeper = await store.create(OBJECT_KEEPER, body)
+        spec = {"driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": str(world.folder / "demo")}}
+        spec |= {"volumeSnapshotRef": {"name": "s", "namespace": "default"}}
+        body = {
+            "metadata": {"name": snapshot_name(uid, claim_uid), "ownerReferences": [to_builtins(owned_by(keeper))]},
+            "spec": spec,
+        }
+        await store.create(VOLUME_SNAPSHOT_CONTENT, body)
+        await store.delete(VOLUME_CAPTURE_REQUEST, request.metadata.key)
+
+
+async def left_in(world: World) -> list[str]:
+    """What is left of a demo on a folder on which there was nothing else, keys, files and artifacts among it."""
+    demo, folder = world.demo, world.folder
+    kinds: list[Kind[Any]] = [VOLUME_CAPTURE_REQUEST, PERSISTENT_VOLUME_CLAIM, CHAOS_EXPERIMENT_HISTORY]
+    kinds += [RETENTION_POLICY, OBJECT_KEEPER, VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME]
+    left = [f"{kind.kind}/{one.metadata.name}" for kind in kinds for one in (await demo.objects.list(kind)).items]
+    assert demo.workspaces is not None
+    left += [one.name for one in await demo.workspaces.list()]
+    left += [one.key for one in await demo.keys.app(APP).scan()]
+    return left + [str(path) for name in ("demo", "scratch") for path in folder.glob(f"{name}/**/*")]
+
+
+@pytest.mark.parametrize("what", sorted(demos._DOMAINS))
+async def test_a_process_that_is_killed_before_any_of_its_notes_leaves_nothing_that_stop_does_not_know(
+    tmp_path: Path, scratch: None, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(demos, "_FIRST", (what,))
+    kills = 0
+    for number in count(1):
+        (folder := tmp_path / str(number)).mkdir()
+        clock, is_killed = VirtualClock(wall_ns=BEGIN_NS), False
+        async with AsyncExitStack() as stack:
+            world = await opened(folder, clock, stack)
+            world.demo.notes = cast("Notes", KillingNotes(world.demo.notes, number))
+            await world.demo.start()
+            try:
+                await world.loop.tick()
+            except KilledError:
+                is_killed = True
+            kills += is_killed and bool(await left_in(world))
+        async with AsyncExitStack() as stack:
+            world = await opened(folder, clock, stack)
+            await carry_out(world)
+            assert (await world.demo.stop(world.caller)).problems == {}
+            await world.pass_time(10)  # what a keeper kept is garbage
+            assert await left_in(world) == []
+        if not is_killed:
+            break
+    assert kills, "it was killed after it had made something"
 
 
 async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:

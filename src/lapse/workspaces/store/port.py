@@ -131,8 +131,11 @@ class StoreReader(Protocol):
 class Wanting(Protocol):
     """What people and the proxy do. Where ``version`` is given, it must still be that one: `ChangedMeanwhileError`."""
 
-    async def create(self, new: NewWorkspace, *, now: Ms) -> Workspace:
-        """Keep a new one, observed PENDING, at version 1; raises `InvalidWorkspaceError`, `WorkspaceExistsError`."""
+    async def create(self, new: NewWorkspace, *, now: Ms, uid: WorkspaceId | None = None) -> Workspace:
+        """Keep a new one, observed PENDING, at version 1; raises `InvalidWorkspaceError`, `WorkspaceExistsError`.
+
+        A fresh ``uid`` becomes its id: it is given by a caller who has to note that before the workspace is there.
+        """
         ...
 
     async def set_desired(

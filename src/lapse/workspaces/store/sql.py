@@ -201,11 +201,11 @@ class SqlStore(ABC):
 
     # --- wanting -----------------------------------------------------------------------------------------------------
 
-    async def create(self, new: NewWorkspace, *, now: Ms) -> Workspace:
+    async def create(self, new: NewWorkspace, *, now: Ms, uid: WorkspaceId | None = None) -> Workspace:
         """See `Wanting`."""
         new.check()
         asked = msgspec.structs.asdict(new)
-        values = {**asked, "id": uuid(), "command": self._command(new.command), "now": now}
+        values = {**asked, "id": uid or uuid(), "command": self._command(new.command), "now": now}
         rows = await self._write("create", {**values, "desired_state": new.desired_state.value})
         if not rows:
             raise WorkspaceExistsError(workspace=new.name)
