@@ -665,11 +665,10 @@ class Demo:
             problems: dict[str, str] = {}
             for _ in range(2):  # a keeper that is released now was not there before its request had gone
                 found = await self._found(made)
-                made.know(one.uid for one in found)
+                await self._know(made, found)
                 problems = await self._remove_all(found, caller, is_asked=is_asked)
             left = {one.address for one in await self._found(made)}
-            latest = await self._made()  # the process that leads may have made something meanwhile
-            latest.know(made.uids)
+            latest = await self._made()
             latest.problems = {address: problem for address, problem in problems.items() if address in left}
             await self._write(_MADE, latest)
             for name in await self._own_keys():
@@ -680,6 +679,13 @@ class Demo:
                 await self._remove_all([one async for one in self._empty_trash(made)], caller, is_asked=is_asked)
             if not left:
                 await asyncio.to_thread(_empty, self.settings.state_dir / _FOLDER)
+
+    async def _know(self, made: DemoMade, found: Iterable[DemoThing]) -> None:
+        """Note what was found before it is ended: afterwards, what is in the trash is known by that alone."""
+        made.know(one.uid for one in found)
+        latest = await self._made()  # the process that leads may have made something meanwhile
+        latest.know(made.uids)
+        await self._write(_MADE, latest)
 
     async def _empty_trash(self, made: DemoMade) -> AsyncIterator[DemoThing]:
         """Yield the keepers of the trash in which nothing but things of the demo was, and nothing is any more.

@@ -484,6 +484,36 @@ async def test_a_process_that_is_killed_before_any_of_its_notes_leaves_nothing_t
     assert kills, "it was killed after it had made something"
 
 
+async def test_a_stop_that_is_killed_before_any_of_its_notes_is_gone_on_with_by_the_next_one(
+    tmp_path: Path, scratch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demos, "_FIRST", ("capture", "record"))
+    for number in count(1):
+        (folder := tmp_path / str(number)).mkdir()
+        clock, is_killed = VirtualClock(wall_ns=BEGIN_NS), False
+        async with AsyncExitStack() as stack:
+            world = await opened(folder, clock, stack)
+            await world.demo.start()
+            await world.loop.tick()
+            await carry_out(world)
+            service, (address,) = LocalService(world.demo.place, world.caller), await records(world)
+            await service.delete(DeleteRequest(address=address))
+            await service.undo(UndoRequest(address=address))
+            world.demo.notes = cast("Notes", KillingNotes(world.demo.notes, number))
+            try:
+                await world.demo.stop(world.caller)
+            except KilledError:
+                is_killed = True
+        async with AsyncExitStack() as stack:
+            world = await opened(folder, clock, stack)
+            await world.demo.stop(world.caller)
+            await world.pass_time(10)
+            assert await left_in(world) == [], "trash keepers are among it"
+        if not is_killed:
+            break
+    assert number > 1
+
+
 async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:
     await world.demo.start()
     await world.loop.tick()
