@@ -13,6 +13,7 @@ Not guaranteed: that what is explained is still so a moment later.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -93,6 +94,8 @@ if TYPE_CHECKING:
 APPROVE: Final = "approve"
 """The scope of who approves plans; `LEGAL` is that of legal holds."""
 _MOST_UNDONE: Final = 10_000
+_LOOKED_AT: Final = 1_000
+"""Of what a plan ended and came back, how much is looked at together."""
 _ROWS: Final = 5
 
 
@@ -580,20 +583,20 @@ class LocalService:
         trash = await self._trash()
         found = await trash.find_all(wanted)
         if asked.plan is not None and len(found) < len(wanted):
-            back = await self._back_since(asked.plan)
-            wanted = [one for one in wanted if one in found or one[1] not in back]
-        items: list[SteeredView] = []
+            known = await self._back_since(asked.plan)
+            wanted = [one for one in wanted if one in found or one[1] not in known]
+        back: list[SteeredView] = []
         problems: dict[str, str] = {}
         for address, uid in wanted:
             try:
                 if (address, uid) not in found:
                     raise await self._not_in_trash(address)
-                items.append(await self._bring_back(trash, found[address, uid]))
+                back.append(await self._bring_back(trash, found[address, uid]))
             except LapseError as error:
                 if asked.plan is None:
                     raise
                 problems[address] = str(error)
-        return UndoneView(items=items, problems=problems)
+        return UndoneView(items=await self._with_ends(back), problems=problems)
 
     def _demand_undoable(self, text: str) -> str:
         """Return an address as it is written; raises `UnsupportedVerbError` where nothing of its domain comes back."""
@@ -648,19 +651,47 @@ class LocalService:
             details={"was": entry.uid} if is_same else {"was": entry.uid, "keeper": back.address},
         )
         await tell(place.journal, row, domain=entry.domain, metrics=place.metrics)
-        told = SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)
-        return await self._with_end(told)
+        return SteeredView(address=back.address, domain=entry.domain, uid=back.uid, says=back.says or None)
 
     async def _with_end(self, told: SteeredView) -> SteeredView:
         """Add when a thing that was changed lapses, and what holds it; it is done, whether or not that can be told."""
-        try:
-            thing, now = await self._find(told.address, DomainVerb.WHY), self._place.now
-            decision = decided(thing.domain, thing.candidate, now)
-            (hold,) = await holds_of(thing.domain, [_any_action(thing.domain, thing.candidate, decision, now)], now)
-        except LapseError:
-            return told
-        deadline = Moment.of(decision.deadline)
-        return replace(told, hold=hold, deadline=deadline, extended_until=Moment.of(thing.candidate.extended))
+        (found,) = await self._with_ends([told])
+        return found
+
+    async def _with_ends(self, told: Sequence[SteeredView]) -> list[SteeredView]:
+        """Add the same to many things, in pages: where a limit by number decides, a look at one reads its group."""
+        registry, done = self._place.registry, list(told)
+        places: dict[str, list[int]] = {}
+        for place, one in enumerate(told):
+            owner = registry.owner_of(registry.parse(one.address).kind)
+            places.setdefault("" if owner is None else owner.name, []).append(place)
+        for name, of_domain in places.items():
+            for start in range(0, len(of_domain), _LOOKED_AT):
+                page = of_domain[start : start + _LOOKED_AT]
+                with suppress(LapseError):
+                    domain = await self._place.domain(name)
+                    for place, one in zip(page, await self._ends(domain, [told[one] for one in page]), strict=True):
+                        done[place] = one
+                await self._place.clock.sleep(0)  # an embedded store waits for nothing: others have their turn
+        return done
+
+    async def _ends(self, domain: ManagedDomain[Any], told: Sequence[SteeredView]) -> list[SteeredView]:
+        candidates = await domain.find_all([self._place.registry.parse(one.address) for one in told])
+        now = self._place.now
+        seen = {one.uid: (one, decided(domain, one, now)) for one in candidates if one is not None}
+        actions = [_any_action(domain, one, decision, now) for one, decision in seen.values()]
+        holds = dict(zip(seen, await holds_of(domain, actions, now), strict=True))
+        return [
+            replace(
+                one,
+                hold=holds[candidate.uid],
+                deadline=Moment.of(seen[candidate.uid][1].deadline),
+                extended_until=Moment.of(candidate.extended),
+            )
+            if candidate is not None
+            else one
+            for one, candidate in zip(told, candidates, strict=True)
+        ]
 
     def _demand_domain(self, name: str | None, *also: str) -> None:
         known = [*self._place.names, *also]
