@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from cyclopts import Parameter
 
@@ -29,13 +29,16 @@ class Flags:
     """
 
     config: str | None = None
+    for_server: ClassVar[Sequence[str]] = ()
+    """Keys that are sent to a server that is asked."""
 
     if TYPE_CHECKING:
 
         def __init__(self, *, config: str | None = None, **given: str) -> None: ...
 
-    def __init_subclass__(cls, *, keys: Sequence[str] = (), **meanings: str) -> None:
+    def __init_subclass__(cls, *, keys: Sequence[str] = (), for_server: Sequence[str] = (), **meanings: str) -> None:
         """Make a dataclass of it, which is what the command line library fills."""
+        cls.for_server = for_server
         own = {key: _flag(meanings.get(key) or SETTINGS[key].meaning) for key in (*keys, *meanings)}
         file = _flag("The file to read; otherwise LAPSE_CONFIG, ./lapse.toml or ~/.config/lapse/lapse.toml")
         cls.__annotations__ = {"config": file, **own}
@@ -98,7 +101,8 @@ _REQUESTS: Final = (
     *("artifact_ttl_max", "extend_max", "plan_ttl", "trash_ttl"),
     *("deletion_budget", "request_deletion_budget", "keeper_deletion_budget", "schedule_deletion_budget"),
 )
-_RECORDS: Final = ("history_namespace", "history_ttl", "history_retention_limit", "history_keep_last_success")
+HISTORY_LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
+_RECORDS: Final = ("history_namespace", *HISTORY_LIMITS)
 _HISTORY: Final = (*_RECORDS, "retention_interval", "history_deletion_budget", "retention_deletion_budget")
 _WORKSPACE_DEFAULTS: Final = ("default_standby_ttl", "default_archive_ttl")
 _WORKSPACE_TTLS: Final = ("ttl_manager_interval", "workspaces_deletion_budget", "journal_ttl")
@@ -225,11 +229,13 @@ class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE, **_A
     """For `lapse freeze` and `lapse resume`."""
 
 
-class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), **_PLACE, **_AT):
+class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), for_server=HISTORY_LIMITS, **_PLACE, **_AT):
     """For `lapse history`."""
 
 
-class PruneFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE, **_AT):
+class PruneFlags(
+    Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), for_server=HISTORY_LIMITS, **_PLACE, **_AT
+):
     """For `lapse history prune`."""
 
 

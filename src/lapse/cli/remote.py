@@ -208,7 +208,7 @@ def client_at(flags: Flags, *, cluster: bool = False) -> AsyncClient | None:
     named = named or os.environ.get(SERVER)
     if not named:
         return None
-    others = [f"--{key.replace('_', '-')}" for key in flags.given if key != "state_dir"]
+    others = [f"--{key.replace('_', '-')}" for key in flags.given if key not in {"state_dir", *flags.for_server}]
     if cluster or others:
         raise OtherFlagsError(flags=" and ".join([*others, *(["--cluster"] if cluster else [])]))
     return AsyncClient(named, token_for(named, flags), tls=trust_for(LapseServer.parse(named)))

@@ -7,7 +7,7 @@ spent, its policy waits or an approved plan is needed; 1 when nothing could for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +17,7 @@ from lapse.cli.output import ExitCode, Output, message, print_document, print_vi
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
-    from lapse.client import AsyncClient
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.retention.passes import PassItem
     from lapse.history.view import PassView, PolicyResult
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
@@ -74,23 +72,22 @@ async def pass_over(
         trash=listed_trash(settings, context.store, dependants=await context.dependants(), clock=context.clock),
         actor=actor,
     )
-    told: list[PassItem] = []
-    waits = not (dry_run or yes) and await passes.is_unproved(only)
-    runs = await passes.run_once(only=only, dry_run=dry_run or waits, on_item=told.append)
-    doubt = await _doubt(context, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
-    return Done(pass_view(told, runs.values()), dry_run or waits, doubt, waits and bool(told))
+    done = await passes.run_for_person(only, dry_run=dry_run, confirmed=yes)
+    runs = done.runs.values()
+    doubt = await _doubt(context, {run.domain for run in runs if run.reason is RunReason.FROZEN})
+    return Done(pass_view(done.items, runs), dry_run or done.waits, doubt, done.waits and bool(done.items))
 
 
-async def pass_on_server(client: AsyncClient, policy: str, *, dry_run: bool, yes: bool) -> Done:
-    """Let a policy of a server pass, which asks for a yes itself."""
+async def pass_on_server(run: Callable[..., Awaitable[PassView]], *, dry_run: bool, yes: bool) -> Done:
+    """Let a policy of a server pass, which asks for a yes itself; ``run`` takes ``dry_run`` and ``confirm``."""
     from lapse.client import RemoteError
 
     try:
-        return Done(await client.retention.run(policy, dry_run=dry_run, confirm=yes), dry_run)
+        return Done(await run(dry_run=dry_run, confirm=yes), dry_run)
     except RemoteError as error:
         if error.code != "ConfirmationNeededError":
             raise
-    return Done(await client.retention.run(policy, dry_run=True), dry_run=True, waits_for_yes=True)
+    return Done(await run(dry_run=True), dry_run=True, waits_for_yes=True)
 
 
 async def _doubt(context: Context, refused: set[str]) -> str:

@@ -233,31 +233,45 @@ class RemoteSchedules(RemoteNoun):
 class RemoteHistory(RemoteNoun):
     """Records of runs."""
 
-    async def list(
+    async def list(  # noqa: PLR0913 - all of them named, one per parameter
         self,
         *,
         experiment: str | None = None,
         experiment_namespace: str | None = None,
         namespace: str | None = None,
         status: str | None = None,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> ViewPage[RecordView]:
         """Return a page of records: of the experiment NAMESPACE/NAME, of experiments in a namespace, with a status.
 
-        ``namespace`` is that of the records themselves; without it, of all.
+        ``namespace`` is that of the records themselves; without it, of all. ``ttl``, ``retention_limit`` and
+        ``keep_last_success`` tell what would be if the history had these limits.
         """
         from lapse.history.view import RecordView
 
-        of = {"experiment": experiment, "experiment_namespace": experiment_namespace}
-        asked = {"namespace": namespace, "status": status, "limit": limit, "after": after}
-        return await self._calls.get("/history", ViewPage[RecordView], **of, **asked)
+        of = {"experiment": experiment, "experiment_namespace": experiment_namespace, "status": status}
+        limits = _limits(ttl, retention_limit, keep_last_success)
+        page = {"namespace": namespace, "limit": limit, "after": after}
+        return await self._calls.get("/history", ViewPage[RecordView], **of, **limits, **page)
 
-    async def show(self, namespace: str, name: str) -> RecordDetails:
-        """Return a record, how long it stays and why."""
+    async def show(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
+    ) -> RecordDetails:
+        """Return a record, how long it stays and why; with limits, as for `list`, what would be."""
         from lapse.history.view import RecordDetails
 
-        return await self._calls.get(path_of("history", namespace, name), RecordDetails)
+        limits = _limits(ttl, retention_limit, keep_last_success)
+        return await self._calls.get(path_of("history", namespace, name), RecordDetails, **limits)
 
     async def record(self, document: Mapping[str, Any]) -> Recorded:
         """Record a run that has ended, a document with ``spec`` and perhaps ``metadata``; one run has one record."""
@@ -265,9 +279,21 @@ class RemoteHistory(RemoteNoun):
 
         return await self._calls.change("POST", "/history", Recorded, document)
 
-    async def prune(self, *, dry_run: bool = False, confirm: bool = False) -> PassView:
-        """End the records that are too old or too many, now; with ``dry_run`` say which."""
-        return await _run(self._calls, "/history/prune", dry_run=dry_run, confirm=confirm)
+    async def prune(
+        self,
+        *,
+        dry_run: bool = False,
+        confirm: bool = False,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
+    ) -> PassView:
+        """End the records that are too old or too many, now; with ``dry_run`` say which.
+
+        ``ttl``, ``retention_limit`` and ``keep_last_success`` take the place of the limits of the history, this time.
+        """
+        limits = _limits(ttl, retention_limit, keep_last_success)
+        return await _run(self._calls, "/history/prune", dry_run=dry_run, confirm=confirm, **limits)
 
 
 class RemoteRetention(RemoteNoun):
@@ -473,7 +499,11 @@ async def _is_done(change: Awaitable[object]) -> bool:
     return True
 
 
-async def _run(calls: ApiCalls, path: str, *, dry_run: bool, confirm: bool) -> PassView:
+async def _run(calls: ApiCalls, path: str, *, dry_run: bool, confirm: bool, **limits: object) -> PassView:
     from lapse.history.view import PassView
 
-    return await calls.change("POST", path, PassView, {"dryRun": dry_run, "confirm": confirm})
+    return await calls.change("POST", path, PassView, {"dryRun": dry_run, "confirm": confirm, **limits})
+
+
+def _limits(ttl: str | None, retention_limit: int | None, keep_last_success: int | None) -> dict[str, object]:
+    return {"ttl": ttl, "retention_limit": retention_limit, "keep_last_success": keep_last_success}

@@ -91,12 +91,31 @@ class _RemoteHistory:
         experiment_namespace: str | None = None,
         namespace: str | None = None,
         status: str | None = None,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> ViewPage[RecordView]: ...
-    def show(self, namespace: str, name: str) -> RecordDetails: ...
+    def show(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
+    ) -> RecordDetails: ...
     def record(self, document: Mapping[str, Any]) -> Recorded: ...
-    def prune(self, *, dry_run: bool = False, confirm: bool = False) -> PassView: ...
+    def prune(
+        self,
+        *,
+        dry_run: bool = False,
+        confirm: bool = False,
+        ttl: str | None = None,
+        retention_limit: int | None = None,
+        keep_last_success: int | None = None,
+    ) -> PassView: ...
 
 class _RemoteRetention:
     def list(self, *, limit: int = 100, after: str | None = None) -> ViewPage[PolicyView]: ...

@@ -10,6 +10,7 @@ Two processes that do this at once are no harm: acts carry the version that was 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,11 +24,12 @@ from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
-from lapse.engine.safety.gate import Gate, OpenGate
+from lapse.engine.safety.gate import Gate, JudgingGate, OpenGate
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, domain_of, is_record
-from lapse.history.policy.default_policy import POLICY_NAME
+from lapse.history.policy.default_policy import NO_LIMITS, POLICY_NAME
 from lapse.history.policy.policies import (
+    PolicyOverlay,
     SettingsPolicies,
     conflicts,
     is_published,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.blast_radius import PolicyCount
     from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.policy.default_policy import HistoryLimits
     from lapse.history.policy.policies import LoadedPolicies, StoredPolicy
     from lapse.history.policy.policy import Policy, RetentionPolicyError
     from lapse.history.retention.completions import Experiment
@@ -128,6 +131,17 @@ class PoliciesOfKind(NamedTuple):
     acting: frozenset[str]
 
 
+class AskedPass(NamedTuple):
+    """What came of a pass that a person has asked for."""
+
+    items: list[PassItem]
+    """Everything that was due."""
+    runs: dict[str, PolicyRun]
+    """By the names of the policies; without those that there are not."""
+    waits: bool
+    """Whether it was dry because a person has to confirm it first; not asked for where nothing was due."""
+
+
 class Retention:
     """Everything that runs for records and for what policies select, on one object store."""
 
@@ -190,6 +204,23 @@ class Retention:
             )
         ]
 
+    def for_person(self, actor: str, limits: HistoryLimits = NO_LIMITS) -> Retention:
+        """Return what looks and passes in the name of a person, with ``limits`` in place of the history's own.
+
+        Budgets, freezes and the clock are those of this one. A pass by other limits is judged as a new policy is, and
+        the policy that is in force stays so.
+        """
+        found = copy(self)
+        found._be_of(actor, limits)  # noqa: SLF001 - a copy of this one
+        return found
+
+    def _be_of(self, actor: str, limits: HistoryLimits) -> None:
+        self._actor = actor
+        if limits.are_given:
+            self._direct = self._with(limits)
+            self._gate = JudgingGate(self._gate, self._gate.policies.apart(actor))
+            self._history_ttl_is_default = self._history_ttl_is_default and limits.ttl is None
+
     @property
     def reader(self) -> Reader:
         """Reads what policies select, with the rights that they have."""
@@ -250,6 +281,17 @@ class Retention:
         """
         asked = _PassRequest(only=only, labels=labels, dry_run=dry_run, on_item=on_item, proceed=proceed)
         return await self._run(asked)
+
+    async def run_for_person(self, only: Collection[str], *, dry_run: bool, confirmed: bool) -> AskedPass:
+        """Let policies pass because a person says so, as `run_once` does.
+
+        Unless it is ``confirmed``, the first pass by a limit that nobody chose is dry. ``confirmed`` is no more than
+        that: a policy that is new or changed is counted as everywhere.
+        """
+        told: list[PassItem] = []
+        waits = not (dry_run or confirmed) and await self.is_unproved(only)
+        runs = await self.run_once(only=only, dry_run=dry_run or waits, on_item=told.append)
+        return AskedPass(told, runs, waits)
 
     async def pass_over(self, *, proceed: Callable[[], bool], next_run: UnixNs) -> dict[str, PolicyRun]:
         """Let every policy pass, as is done each hour; raises `StoreUnavailableError`."""
@@ -360,9 +402,16 @@ class Retention:
                 reason = f"{_CAUTION} until {to_timestamp(ends)}"
                 _log.warning("first_pass_was_dry", policy=run.name, would_delete=run.deleted, reason=reason)
 
-    async def load(self) -> LoadedPolicies:
-        """Return the policies that there are, and those of the settings that are not published."""
-        return await self._own.load(self._direct)
+    async def load(self, limits: HistoryLimits = NO_LIMITS) -> LoadedPolicies:
+        """Return the policies that there are, and those of the settings that are not published.
+
+        ``limits`` take the place of the history's own.
+        """
+        return await self._own.load(self._with(limits))
+
+    def _with(self, limits: HistoryLimits) -> Reader:
+        (own, *_) = self._own.wanted
+        return PolicyOverlay(self._direct, [limits.over(own)]) if limits.are_given else self._direct
 
     async def _pass(
         self,

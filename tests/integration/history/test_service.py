@@ -20,6 +20,7 @@ from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
+from lapse.engine.plans.approvals import loop_gate
 from lapse.engine.running.coordinator import Turn
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.blast_radius import PolicyApprovals
@@ -36,8 +37,8 @@ from lapse.history.api.kinds import (
     HistorySpec,
     RetentionPolicy,
 )
-from lapse.history.policy.default_policy import history_document
-from lapse.history.policy.policies import FROM, SETTINGS
+from lapse.history.policy.default_policy import HistoryLimits, history_document
+from lapse.history.policy.policies import FROM, SETTINGS, PolicyOverlay
 from lapse.history.records import experiment_labels, record_completion, write_record
 from lapse.history.retention.runs import RunReason
 from lapse.history.service import Retention
@@ -520,6 +521,67 @@ async def test_a_person_s_pass_by_another_limit_waits_as_well_and_leaves_the_pol
     await shorter.publish()
     assert (await shorter.run_once())["history"].reason is RunReason.WAITING
     assert len(await world.left()) == 130
+
+
+LIMITS = HistoryLimits(retention_limit=3)
+
+
+def asked_of_the_process(_: World, running: Retention) -> Retention:
+    return running.for_person("token ann", LIMITS)
+
+
+def asked_of_the_store(world: World, _: Retention) -> Retention:
+    """Return what a command makes in a process of its own."""
+    found = world.careful(history={"limit": 0}, actor="token ann")
+    found._direct = PolicyOverlay(world.store, [history_document(limit=3)])
+    return found
+
+
+@pytest.mark.parametrize("asked", [asked_of_the_process, asked_of_the_store])
+async def test_a_pass_by_limits_of_a_person_s_own_waits_and_the_loop_goes_on_by_its_policy(
+    world: World, asked: Callable[[World, Retention], Retention]
+) -> None:
+    running = world.careful(history={"limit": 0})
+    await tick(running)
+    await world.runs(130, hours=0.001)
+    approvals = PolicyApprovals([world.notes], journal=world.journal, clock=world.clock)
+    for _ in range(2):
+        done = await asked(world, running).run_for_person({"history"}, dry_run=False, confirmed=True)
+        assert (done.runs["history"].reason, done.runs["history"].dry_run) == (RunReason.WAITING, True)
+        await tick(running)
+        assert await world.reason("history") == "Completed"
+        (waiting,) = await approvals.waiting()
+        assert (waiting.name, waiting.due, waiting.governed) == ("history", 127, 130)
+    assert len(await world.left()) == 130
+
+    await approvals.approve("history", by="ann")
+    done = await asked(world, running).run_for_person({"history"}, dry_run=False, confirmed=True)
+    assert done.runs["history"].deleted == {"retention_limit": 127}
+    ended = [row for row in await world.journal.entries(limit=1_000) if row.outcome is Outcome.ENDED]
+    assert {row.actor for row in ended} == {"token ann"}
+    await world.runs(4)
+    await tick(running)
+    assert len(await world.left()) == 7, "the limits were for that pass"
+
+
+async def test_other_limits_than_the_ttl_that_nobody_chose_do_not_take_the_place_of_a_yes(world: World) -> None:
+    await world.runs(5)
+    running = world.careful(history_ttl_is_default=True)
+    by_number = running.for_person("token ann", HistoryLimits(retention_limit=2))
+    done = await by_number.run_for_person({"history"}, dry_run=False, confirmed=False)
+    assert (done.waits, len(done.items), len(await world.left())) == (True, 3, 5)
+    by_age = running.for_person("token ann", HistoryLimits(ttl=Duration.parse("150m"), retention_limit=0))
+    done = await by_age.run_for_person({"history"}, dry_run=False, confirmed=False)
+    assert (done.waits, done.runs["history"].deleted) == (False, {"ttl_expired": 3})
+    assert not await running.is_unproved(["history"])
+
+
+async def test_what_is_ended_by_approved_plans_only_is_not_ended_by_other_limits(world: World) -> None:
+    await world.runs(5)
+    gate = PolicyGate(world.notes, journal=world.journal, clock=world.clock, metrics=world.metrics)
+    running = world.retention(gate=loop_gate(gate, ["history"]))
+    done = await running.for_person("token ann", LIMITS).run_for_person({"history"}, dry_run=False, confirmed=True)
+    assert (done.runs["history"].reason, len(await world.left())) == (RunReason.BY_PLAN, 5)
 
 
 async def test_a_dry_run_and_the_real_one_name_the_same_records(world: World) -> None:

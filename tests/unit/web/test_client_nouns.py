@@ -193,6 +193,9 @@ async def test_a_run_is_recorded_listed_and_shown(api: API) -> None:
     assert (details.uid, details.experiment) == (made.uid, "shop/kill")
     told = await history.prune(dry_run=True)
     assert [one.name for one in told.policies] == ["history"]
+    limits: dict[str, Any] = {"ttl": "0", "retention_limit": 1, "keep_last_success": 0}
+    assert (await history.show(made.namespace or "", made.name, **limits)).expires == "by number"
+    assert (await history.prune(dry_run=True, **limits)).items == []
     assert told.policies[0].dry_run
 
 

@@ -176,6 +176,66 @@ async def test_a_dry_prune_and_a_real_one_name_the_same_records(api: API) -> Non
     assert await names(api) == [young]
 
 
+async def test_limits_of_a_prune_take_the_place_of_those_of_the_history_this_time(api: API) -> None:
+    first = await run(api, days=1)
+    middle, last = await run(api, days=1), await run(api, days=1)
+    dry = (await api.client.post(f"{HISTORY}/prune", json={"dryRun": True, "retention_limit": 1})).json()
+    assert {one["name"]: one["reason"] for one in dry["items"]} == dict.fromkeys([first, middle], "retention_limit")
+    kept = (await api.client.post(f"{HISTORY}/prune", json={"retention_limit": 1, "keep_last_success": 3})).json()
+    assert kept["items"] == []
+    real = (await api.client.post(f"{HISTORY}/prune", json={"ttl": "60h", "retention_limit": 0})).json()
+    assert [(one["name"], one["reason"], one["outcome"]) for one in real["items"]] == [(first, "ttl_expired", "ended")]
+    assert (await api.client.post(f"{HISTORY}/prune", json={})).json()["items"] == []
+    assert await names(api) == [middle, last]
+    assert (await api.client.get(RETENTION)).json()["items"] == [], "nothing of it is stored"
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected", "says"),
+    [
+        ({"ttl": "30m"}, "HistorySettingError", "ttl cannot be 30m: it is shorter than an hour"),
+        ({"ttl": "-1h"}, "HistorySettingError", "it is below zero"),
+        ({"ttl": "2"}, "HistorySettingError", "ttl cannot be '2'"),
+        ({"ttl": "10minutes"}, "HistorySettingError", "Expected 0 to keep records of any age, or 1h or more"),
+        ({"ttl": 7200}, "InvalidRequestError", ""),
+        ({"retention_limit": -1}, "HistorySettingError", "retention_limit cannot be -1: it is below zero"),
+        ({"retention_limit": True}, "InvalidRequestError", ""),
+        ({"keep_last_success": -1}, "HistorySettingError", "keep_last_success cannot be -1"),
+        ({"history_ttl": "2h"}, "InvalidRequestError", ""),
+    ],
+    ids=str,
+)
+async def test_limits_that_cannot_be_meant_end_nothing(
+    limits: dict[str, Any], expected: str, says: str, api: API
+) -> None:
+    await run(api, days=31)
+    answer = await api.client.post(f"{HISTORY}/prune", json=limits)
+
+    assert code(answer) == (422, expected)
+    assert says in answer.json()["detail"]
+    assert len(await names(api)) == 1
+    if expected == "HistorySettingError":
+        assert code(await api.client.get(HISTORY, params=limits)) == (422, expected)
+
+
+async def test_what_would_be_by_other_limits_is_told_of_one_record(api: API) -> None:
+    name = await run(api, days=2)
+    place = f"{HISTORY}/chaos-system/{name}"
+
+    assert (await api.client.get(place)).json()["verdict"] == "keep"
+    assert (await api.client.get(place, params={"ttl": "24h"})).json()["reason"] == "ttl_expired"
+
+
+async def test_a_prune_over_http_is_in_the_name_of_who_asked_for_it(api: API) -> None:
+    await run(api, days=31)
+    _, token = api.tokens.create("ann", ["operate"])
+    asked = await api.stranger.post(
+        f"{HISTORY}/prune", json={"ttl": "2h"}, headers={"Authorization": f"Bearer {token}"}
+    )
+    assert asked.json()["items"][0]["outcome"] == "ended"
+    assert [row.actor for row in await api.journal.entries(domain="history")] == ["token ann"]
+
+
 @pytest.mark.parametrize("path", [f"{HISTORY}/prune", f"{RETENTION}/history/run"])
 async def test_where_nobody_chose_a_ttl_the_first_real_pass_has_to_be_confirmed(path: str, api: API) -> None:
     notes, journal = MemoryNotes(), api.retention._journal
@@ -191,13 +251,14 @@ async def test_where_nobody_chose_a_ttl_the_first_real_pass_has_to_be_confirmed(
     assert (await api.client.post(path, json={})).json()["items"][0]["outcome"] == "ended", "it has acted before"
 
 
-async def test_nothing_goes_while_history_is_frozen(api: API) -> None:
+@pytest.mark.parametrize("body", [{}, {"ttl": "2h"}], ids=str)
+async def test_nothing_goes_while_history_is_frozen(body: dict[str, str], api: API) -> None:
     await run(api, days=31)
     now = UnixNs(api.clock.wall_ns())
     frozen = Freeze(now, "wait", "somebody")
     row = freeze_row("history", frozen, reason=FreezeReason.BY_PERSON, now=now)
     await ProcessRecord.in_folder(api.objects).safety.freeze("history", frozen, row)
-    told = (await api.client.post(f"{HISTORY}/prune", json={})).json()
+    told = (await api.client.post(f"{HISTORY}/prune", json=body)).json()
 
     assert told["items"][0]["outcome"] == "refused"
     assert (told["policies"][0]["ready"], told["policies"][0]["reason"]) == (False, "Frozen")

@@ -10,7 +10,7 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.engine.running.metrics import Metrics
-from lapse.history.api.kinds import RETENTION_POLICY
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
@@ -241,11 +241,29 @@ async def test_records_of_a_server_are_written_listed_and_shown(run: Run, api: A
     assert f"There is no record chaos-system/nope in {SERVER};" in absent.stderr
 
 
-async def test_limits_cannot_be_asked_of_a_server(run: Run) -> None:  # noqa: F811
-    refused = await run("history", "list", "--history-ttl", "1h")
+async def test_limits_are_asked_of_a_server_as_of_a_folder(run: Run, api: API) -> None:  # noqa: F811
+    for hour in (10, 11, 12):
+        await run("history", "record", *RUN_OF, f"2023-11-14T{hour}:00:00Z")
+        api.clock.advance(3_600)
+    name, *_ = sorted(one.metadata.name for one in (await api.objects.list(CHAOS_EXPERIMENT_HISTORY)).items)
+    for limits in (["--history-ttl", "150m"], ["--history-retention-limit", "2"]):
+        assert document(await run("history", "show", name, *limits, "-o", "json"))["verdict"] == "due"
+        dry = document(await run("history", "prune", *limits, "--dry-run", "-o", "json"))
+        assert [one["name"] for one in dry["items"]] == [name]
+    kept = ("--history-retention-limit", "2", "--history-keep-last-success", "3")
+    assert document(await run("history", "prune", *kept, "-o", "json"))["items"] == []
+    pruned = await run("history", "prune", "--history-ttl", "0", "--history-retention-limit", "2")
+    assert (pruned.returncode, pruned.stderr) == (0, "history: deleted 1 of 3.\n")
 
+
+@pytest.mark.parametrize("command", ["list", "prune", "show nobody"])
+async def test_limits_that_cannot_be_meant_are_a_usage_error_before_a_server_is_asked(run: Run, command: str) -> None:  # noqa: F811
+    refused = await run("history", *command.split(), "--history-ttl", "30m")
     assert refused.returncode == 64
-    assert "--history-ttl cannot be given with --server" in refused.stderr
+    assert "flag --history-ttl: history_ttl = '30m': it is shorter than an hour" in refused.stderr
+    elsewhere = await run("history", *command.split(), "--history-namespace", "bank")
+    assert elsewhere.returncode == 64
+    assert "--history-namespace cannot be given with --server" in elsewhere.stderr
 
 
 async def test_a_first_prune_of_a_server_lists_and_waits_for_a_yes(run: Run, api: API) -> None:  # noqa: F811

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
-from lapse.cli.flags import HistoryFlags, PruneFlags, RecordFlags
+from lapse.cli.flags import HISTORY_LIMITS, Flags, HistoryFlags, PruneFlags, RecordFlags
 from lapse.cli.input import Yes, confirm, says_yes
 from lapse.cli.output import (
     ExitCode,
@@ -53,7 +53,6 @@ app = App(
     "with --server on a running Lapse, otherwise on the state folder of lapse up.",
     default_parameter=Parameter(negative=()),
 )
-_LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
 _STYLES: Final = {"success": "green", "failure": "red", "now": "red"}
 _command = commands_of(app)
 
@@ -160,6 +159,7 @@ def list_records(  # noqa: PLR0913 - one per option
     from lapse.history.view import COLUMNS
 
     paging.check()
+    limits = _limits(flags)
     wanted = experiment or (experiment_namespace, None)
 
     async def work(context: Context) -> tuple[ViewPage[RecordView], int]:
@@ -179,6 +179,7 @@ def list_records(  # noqa: PLR0913 - one per option
             experiment_namespace=experiment_namespace,
             namespace=None if all_namespaces else namespace,
             status=status,
+            **limits,
         )
         return await read_pages(page, limit=paging.limit, after=paging.after), SystemClock().wall_ns()
 
@@ -240,9 +241,20 @@ async def _policies(context: Context) -> list[Policy]:
     return about_records(await context.policies(instead=instead))
 
 
+def _limits(flags: Flags) -> dict[str, Any]:
+    """Return the limits of the command line as a server takes them; raises `SettingsError` for what is none."""
+    if flags.given.keys().isdisjoint(HISTORY_LIMITS):
+        return {}
+    settings = flags.load().settings
+    given = {key: getattr(settings, key) for key in HISTORY_LIMITS if key in flags.given}
+    return {
+        key.removeprefix("history_"): value if isinstance(value, int) else str(value) for key, value in given.items()
+    }
+
+
 def _is_asked(context: Context) -> bool:
     """Whether limits were given on the command line: they take the place of those that are in force."""
-    return any(context.loaded.origins[name].layer == "flag" for name in _LIMITS)
+    return any(context.loaded.origins[name].layer == "flag" for name in HISTORY_LIMITS)
 
 
 def _reading(settings: Settings) -> str:
@@ -271,6 +283,7 @@ def show(
     from lapse.kube.resources import Document
 
     named = _address(record) if "/" in record else None
+    limits = _limits(flags)
 
     async def work(context: Context) -> tuple[RecordDetails, int]:
         judged, document = await _read(context, named or _key(record, namespace, context.settings))
@@ -283,7 +296,7 @@ def show(
 
         key = named or _key(record, namespace, flags.load().settings)
         try:
-            return await client.history.show(key.namespace or "", key.name), SystemClock().wall_ns()
+            return await client.history.show(key.namespace or "", key.name, **limits), SystemClock().wall_ns()
         except NotFoundError as error:
             raise NoSuchRecordError(name=key, place=client.server) from error
 
@@ -523,6 +536,8 @@ def prune(
     from lapse.cli.retention_pass import finish, pass_on_server, pass_over
     from lapse.history.policy.default_policy import POLICY_NAME
 
+    limits = _limits(flags)
+
     async def work(context: Context, *, sure: bool) -> Done:
         from lapse.app.process import history_policy_document
 
@@ -533,7 +548,7 @@ def prune(
         return in_context(
             flags,
             partial(work, sure=sure),
-            remote=lambda client: pass_on_server(client, POLICY_NAME, dry_run=dry_run, yes=sure),
+            remote=lambda client: pass_on_server(partial(client.history.prune, **limits), dry_run=dry_run, yes=sure),
             cluster=cluster,
             rights=_ending,
         )

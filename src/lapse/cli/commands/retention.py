@@ -157,10 +157,13 @@ async def _demand_in_force(context: Context, names: Sequence[str]) -> None:
 
 async def _run_on_server(client: AsyncClient, names: Sequence[str], *, dry_run: bool) -> Done:
     """Run policies of a server, one after the other."""
+    from functools import partial
+
     from lapse.cli.retention_pass import Done, pass_on_server
     from lapse.history.view import PassView
 
-    passes = [await pass_on_server(client, name, dry_run=dry_run, yes=False) for name in names]
+    runs = [partial(client.retention.run, name) for name in names]
+    passes = [await pass_on_server(run, dry_run=dry_run, yes=False) for run in runs]
     items = [item for one in passes for item in one.report.items]
     report = PassView(items, [result for one in passes for result in one.report.policies])
     return Done(report, dry_run, waits_for_yes=any(one.waits_for_yes for one in passes))

@@ -1,7 +1,7 @@
 """Approvals: which plans may be carried out where ending needs one.
 
 Where a domain or a policy acts *by plan* (the setting ``act_by_plan``), loops decide and tell, and end nothing
-(`PlanOnlyGate`). What they would end is ended by an approved plan: another person than its author has said yes to its
+(`loop_gate`). What they would end is ended by an approved plan: another person than its author has said yes to its
 digest. Approvals are notes beside the freezes, so that they outlive a process; on a cluster, a ConfigMap that is named
 after the plan counts as well (`ApprovalSource`).
 """
@@ -15,6 +15,7 @@ import msgspec
 
 from lapse.core.errors import LapseError, UsageError
 from lapse.engine.safety.blast_radius import PolicyStanding
+from lapse.engine.safety.gate import JudgingGate
 from lapse.engine.verbs.contract import Approval
 from lapse.engine.view import decode, encode
 
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.core.clock import UnixNs
-    from lapse.core.decision import Reason
     from lapse.engine.domain import Action
     from lapse.engine.plans.plan import Plan
     from lapse.engine.safety.blast_radius import PolicyChecks
     from lapse.engine.safety.freeze import Notes
-    from lapse.engine.safety.gate import Gate, Grant
+    from lapse.engine.safety.gate import Gate
 
 _NOTE: Final = "approval."
 _ENDS: Final = ("expires_at", "expires")
@@ -131,6 +131,10 @@ class PlanOnlyPolicies:
         """See `PolicyChecks`."""
         return self._by_plan.covers(domain, name)
 
+    def apart(self, actor: str) -> PlanOnlyPolicies:
+        """See `PolicyChecks`."""
+        return PlanOnlyPolicies(self._policies.apart(actor), self._by_plan)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - every other method is the inner one's
         """Return a method of the inner ones."""
         return getattr(self._policies, name)
@@ -139,37 +143,4 @@ class PlanOnlyPolicies:
 def loop_gate(gate: Gate, names: Iterable[str]) -> Gate:
     """Return the gate of loops, by the setting: what it names is told, and not ended."""
     by_plan = ByPlan(names)
-    return PlanOnlyGate(gate, by_plan) if by_plan else gate
-
-
-class PlanOnlyGate:
-    """A `Gate` for loops: what acts by plan is told, and not ended."""
-
-    def __init__(self, gate: Gate, by_plan: ByPlan) -> None:
-        """Let all else be as ``gate`` says."""
-        self._gate = gate
-        self.policies: PolicyChecks = PlanOnlyPolicies(gate.policies, by_plan)
-
-    async def allow(self, domain: str, count: int = 1) -> Grant:
-        """See `Gate`."""
-        return await self._gate.allow(domain, count)
-
-    def done(self, grant: Grant, *, ended: int) -> None:
-        """See `Gate`."""
-        self._gate.done(grant, ended=ended)
-
-    async def release(self, domain: str) -> None:
-        """See `Gate`."""
-        await self._gate.release(domain)
-
-    async def objection(self, domain: str) -> Reason | None:
-        """See `Gate`."""
-        return await self._gate.objection(domain)
-
-    def pause(self, domain: str) -> float | None:
-        """See `Gate`."""
-        return self._gate.pause(domain)
-
-    def forget(self) -> None:
-        """See `Gate`."""
-        self._gate.forget()
+    return JudgingGate(gate, PlanOnlyPolicies(gate.policies, by_plan)) if by_plan else gate

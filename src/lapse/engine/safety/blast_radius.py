@@ -250,6 +250,13 @@ class PolicyChecks(Protocol):
         """Whether the first pass of a policy is over; what cannot be read counts as no."""
         ...
 
+    def apart(self, actor: str) -> PolicyChecks:
+        """Return checks for a command of a person that says other limits than those in force.
+
+        They look for themselves, as a command in a process of its own does: these go on with what they have found.
+        """
+        ...
+
 
 class NoPolicies:
     """A guard that lets every policy act."""
@@ -290,6 +297,10 @@ class NoPolicies:
     async def is_proved(self, domain: str, name: str) -> bool:
         """See `PolicyChecks`."""
         return True
+
+    def apart(self, actor: str) -> PolicyChecks:
+        """See `PolicyChecks`."""
+        return self
 
 
 @dataclass(slots=True)
@@ -434,6 +445,20 @@ class PolicyGuard:
         if note is None:
             return await self._has_acted(domain, name)
         return note.first_pass(self._clock.wall_ns(), interval_ns=self._interval_ns) is None
+
+    def apart(self, actor: str) -> PolicyGuard:
+        """See `PolicyChecks`; the metrics are told by this one."""
+        return PolicyGuard(
+            self._notes_of,
+            journal=self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            actor=actor,
+            domains=(),
+            interval_seconds=self._interval_ns / _NS,
+            dry=self.dry,
+            run=self._run,
+        )
 
     async def refresh(self) -> None:
         """Tell the metrics which policies wait, where a look costs next to nothing; doubt is told by the log."""

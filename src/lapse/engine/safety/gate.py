@@ -160,6 +160,39 @@ class OpenGate:
         """See `Gate`."""
 
 
+class JudgingGate:
+    """A `Gate` with other policies: all else is as the inner one says."""
+
+    def __init__(self, gate: Gate, policies: PolicyChecks) -> None:
+        """Let ``policies`` say whether a policy may act."""
+        self._gate = gate
+        self.policies: PolicyChecks = policies
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """See `Gate`."""
+        return await self._gate.allow(domain, count)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Gate`."""
+        self._gate.done(grant, ended=ended)
+
+    async def release(self, domain: str) -> None:
+        """See `Gate`."""
+        await self._gate.release(domain)
+
+    async def objection(self, domain: str) -> Reason | None:
+        """See `Gate`."""
+        return await self._gate.objection(domain)
+
+    def pause(self, domain: str) -> float | None:
+        """See `Gate`."""
+        return self._gate.pause(domain)
+
+    def forget(self) -> None:
+        """See `Gate`."""
+        self._gate.forget()
+
+
 class SafetyGate:
     """See the module. Belongs to one event loop; two processes that work by turns share a store."""
 

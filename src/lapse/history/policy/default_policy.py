@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from lapse.core.duration import DAY, HOUR, Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.history.api.kinds import (
@@ -69,6 +71,46 @@ def history_document(
     return RetentionPolicy(metadata=ObjectMeta(name=POLICY_NAME), spec=spec)
 
 
+class HistoryLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits for one question or one pass, in place of those of the settings; None is as the settings say."""
+
+    ttl: Duration | None = None
+    retention_limit: int | None = None
+    keep_last_success: int | None = None
+
+    @classmethod
+    def read(
+        cls, ttl: str | None = None, retention_limit: int | None = None, keep_last_success: int | None = None
+    ) -> HistoryLimits:
+        """Read what a request says; raises `HistorySettingError`, which names the field and the rule."""
+        if retention_limit is not None:
+            check_limit(retention_limit, name="retention_limit")
+        if keep_last_success is not None:
+            check_keep_last_success(keep_last_success, name="keep_last_success")
+        return cls(None if ttl is None else read_ttl(ttl, name="ttl"), retention_limit, keep_last_success)
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is one at all."""
+        return self != NO_LIMITS
+
+    def over(self, policy: RetentionPolicy) -> RetentionPolicy:
+        """Return the history's own policy with these in place of its own."""
+        own, keep = policy.spec, policy.spec.keep_last
+        return history_document(
+            namespace=own.selector.namespaces[0],
+            ttl=Duration.parse(own.max_age or "0") if self.ttl is None else self.ttl,
+            limit=(own.max_count or 0) if self.retention_limit is None else self.retention_limit,
+            keep_last_success=(
+                (0 if keep is None else keep.count) if self.keep_last_success is None else self.keep_last_success
+            ),
+            dry_run=own.dry_run,
+        )
+
+
+NO_LIMITS: Final = HistoryLimits()
+
+
 def _label(name: str) -> str:
     return f"metadata.labels['{name}']"
 
@@ -76,24 +118,24 @@ def _label(name: str) -> str:
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
-def read_ttl(text: str) -> Duration:
+def read_ttl(text: str, *, name: str = TTL_FLAG) -> Duration:
     """Read the value of ``--history-ttl``; raises `HistorySettingError`, which names the flag and the rule."""
     try:
         ttl = Duration.parse(text)
     except DurationError as error:
         raise HistorySettingError(
-            flag=TTL_FLAG, given=repr(text), problem=error.details["problem"], expected=_TTL_RULE
+            flag=name, given=repr(text), problem=error.details["problem"], expected=_TTL_RULE
         ) from error
-    check_ttl(ttl)
+    check_ttl(ttl, name=name)
     return ttl
 
 
-def check_ttl(ttl: Duration) -> None:
+def check_ttl(ttl: Duration, *, name: str = TTL_FLAG) -> None:
     """Refuse what is below zero, and what is above it and below an hour."""
     if ttl.nanoseconds is None or ttl.nanoseconds == 0 or ttl.nanoseconds >= HOUR:
         return
     problem = "it is below zero" if ttl.nanoseconds < 0 else "it is shorter than an hour"
-    raise HistorySettingError(flag=TTL_FLAG, given=ttl, problem=problem, expected=_TTL_RULE)
+    raise HistorySettingError(flag=name, given=ttl, problem=problem, expected=_TTL_RULE)
 
 
 def ttl_warning(ttl: Duration) -> str | None:
@@ -103,14 +145,14 @@ def ttl_warning(ttl: Duration) -> str | None:
     return f"history_ttl is {ttl}: records of experiments are deleted before they are a day old"
 
 
-def check_limit(limit: int) -> None:
+def check_limit(limit: int, *, name: str = LIMIT_FLAG) -> None:
     """Refuse a count limit below zero."""
-    _check_count(LIMIT_FLAG, limit, _LIMIT_RULE)
+    _check_count(name, limit, _LIMIT_RULE)
 
 
-def check_keep_last_success(count: int) -> None:
+def check_keep_last_success(count: int, *, name: str = KEEP_FLAG) -> None:
     """Refuse to keep fewer than none."""
-    _check_count(KEEP_FLAG, count, _KEEP_RULE)
+    _check_count(name, count, _KEEP_RULE)
 
 
 def _check_count(flag: str, count: int, rule: str) -> None:

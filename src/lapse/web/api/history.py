@@ -34,11 +34,12 @@ from lapse.history.api.kinds import (
     RetentionPolicy,
     label_value,
 )
+from lapse.history.policy.default_policy import NO_LIMITS, POLICY_NAME, HistoryLimits
 from lapse.history.policy.documents import read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import unreadable
+from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
-from lapse.history.retention.passes import PassItem
 from lapse.history.service import Retention
 from lapse.history.view import (
     Findings,
@@ -63,6 +64,7 @@ from lapse.objects.port import ObjectStore
 from lapse.web.api.errors import ConfirmationNeededError
 from lapse.web.api.forms import DEFAULT_PAGE, After, Answer, Form, Name, Namespace, answer, etag, problems
 from lapse.web.api.requests import Limit
+from lapse.web.server.security import caller_of
 
 _RECORD: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY
 _POLICY: Final[Kind[Any]] = RETENTION_POLICY
@@ -93,6 +95,23 @@ class PassOrder(Form):
     ] = False
 
 
+_TTL: Final = "Instead of history_ttl: how old records become, such as 720h, at least 1h; 0 for any age"
+_COUNT: Final = "Instead of history_retention_limit: how many records of each experiment stay; 0 for all"
+_SUCCESSES: Final = "Instead of history_keep_last_success: how many successful ones stay, whatever the limits say"
+
+
+class PruneOrder(PassOrder):
+    """How records are to be pruned: by the policy that is in force, or once by other limits."""
+
+    ttl: Annotated[str | None, Field(description=_TTL)] = None
+    retention_limit: Annotated[int | None, Field(strict=True, description=_COUNT)] = None
+    keep_last_success: Annotated[int | None, Field(strict=True, description=_SUCCESSES)] = None
+
+    def limits(self) -> HistoryLimits:
+        """Return the limits; raises `HistorySettingError`."""
+        return HistoryLimits.read(self.ttl, self.retention_limit, self.keep_last_success)
+
+
 class Policies(Form):
     """Policies to be looked at."""
 
@@ -120,9 +139,11 @@ class HistoryService:
         self.store, self._retention, self._clock = store, retention, clock
         self.namespace, self.interval = namespace, interval
 
-    async def page(self, namespace: str | None, labels: dict[str, str], *, limit: int, after: str | None) -> Response:
+    async def page(
+        self, namespace: str | None, labels: dict[str, str], limits: HistoryLimits, *, limit: int, after: str | None
+    ) -> Response:
         """Answer one page of records, of one namespace or of all."""
-        policies, now = about_records(await self._retention.load()), self._clock.wall_ns()
+        policies, now = await self._policies(limits), self._clock.wall_ns()
         found = await self.store.list(
             metadata_only(_RECORD), namespace=namespace, labels=labels, limit=limit, after=after
         )
@@ -132,7 +153,7 @@ class HistoryService:
     async def records_of(self, experiment: str, *, limit: int) -> list[RecordView]:
         """Return the newest records of an experiment, each with how long it stays."""
         namespace, _, name = experiment.partition("/")
-        policies, now = about_records(await self._retention.load()), UnixNs(self._clock.wall_ns())
+        policies, now = await self._policies(NO_LIMITS), UnixNs(self._clock.wall_ns())
         labels = experiment_filter(policies, namespace, name)
         found = await look(self.store, policies, namespace=self.namespace, now=now, labels=labels)
         return [one.view(now) for one in found if is_of(one, namespace, name)][:limit]
@@ -142,11 +163,15 @@ class HistoryService:
         found = await self.store.list(replace(_POLICY, type=Document), limit=_MOST_POLICIES)
         return [policy_view(_typed(one)) for one in found.items]
 
-    async def one(self, key: ObjectKey) -> Response:
+    async def _policies(self, limits: HistoryLimits) -> list[Policy]:
+        """Return the policies about records that are in force, or would be with these limits."""
+        return about_records(await self._retention.load(limits))
+
+    async def one(self, key: ObjectKey, limits: HistoryLimits) -> Response:
         """Answer one record with what retention says about it."""
         found = await self.store.get(replace(_RECORD, type=Document), key)
         now = UnixNs(self._clock.wall_ns())
-        judged = await look_at(self.store, found.metadata, about_records(await self._retention.load()), now=now)
+        judged = await look_at(self.store, found.metadata, await self._policies(limits), now=now)
         return Answer(judged.details(_RECORD.body(found), now), headers=etag(found))
 
     async def record(self, new: NewHistoryRecord, where: str) -> Response:
@@ -161,7 +186,7 @@ class HistoryService:
             raise InvalidError(kind=_RECORD.kind, name="to be written", problem=problem)
         wanted = asked.metadata if new.metadata.get("name") else msgspec.structs.replace(asked.metadata, name="")
         made, is_new = await write_record(self.store, asked.spec, namespace=self.namespace, given=wanted)
-        policies = about_records(await self._retention.load())
+        policies = await self._policies(NO_LIMITS)
         view = fill(Recorded, JudgedRecord(made.metadata).aged_view(policies, self._clock.wall_ns()), new=is_new)
         place = f"{where}/{made.metadata.namespace}/{made.metadata.name}"
         return Answer(view, 201 if is_new else 200, headers={"Location": place, **etag(made)})
@@ -176,16 +201,15 @@ class HistoryService:
         found = await self.store.get(replace(_POLICY, type=Document), ObjectKey(None, name))
         return Answer(policy_view(_typed(found)), headers=etag(found))
 
-    async def run(self, name: str, order: PassOrder) -> Response:
-        """Let one policy pass now."""
-        told: list[PassItem] = []
-        waits = not (order.dry_run or order.confirm) and await self._retention.is_unproved({name})
-        runs = await self._retention.run_once(only={name}, dry_run=order.dry_run or waits, on_item=told.append)
-        if name not in runs:
+    async def run(self, name: str, order: PassOrder, *, actor: str, limits: HistoryLimits = NO_LIMITS) -> Response:
+        """Let one policy pass now, in the name of who asks."""
+        passes = self._retention.for_person(actor, limits)
+        done = await passes.run_for_person({name}, dry_run=order.dry_run, confirmed=order.confirm)
+        if name not in done.runs:
             raise NotFoundError(kind=RETENTION_POLICY.kind, name=name)
-        if waits and told:
-            raise ConfirmationNeededError(count=len(told))
-        return Answer(pass_view(told, [runs[name]]))
+        if done.waits and done.items:
+            raise ConfirmationNeededError(count=len(done.items))
+        return Answer(pass_view(done.items, [done.runs[name]]))
 
 
 def _typed(found: Document) -> RetentionPolicy:
@@ -204,6 +228,17 @@ Service = Annotated[HistoryService, Depends(_service)]
 OfExperiment = Annotated[str | None, Query(pattern=_EXPERIMENT, description="Only this experiment: NAMESPACE/NAME")]
 OfExperiments = Annotated[str | None, Query(description="Only of experiments in this namespace")]
 OfNamespace = Annotated[str | None, Query(description="Only records in this namespace")]
+
+
+async def _limits(
+    ttl: Annotated[str | None, Query(description=_TTL)] = None,
+    retention_limit: Annotated[int | None, Query(description=_COUNT)] = None,
+    keep_last_success: Annotated[int | None, Query(description=_SUCCESSES)] = None,
+) -> HistoryLimits:
+    return HistoryLimits.read(ttl, retention_limit, keep_last_success)
+
+
+Limits = Annotated[HistoryLimits, Depends(_limits)]
 OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs with this status")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
@@ -223,6 +258,7 @@ _PASSED: Final[dict[int | str, dict[str, Any]]] = {
 )
 async def list_records(
     service: Service,
+    limits: Limits,
     *,
     experiment: OfExperiment = None,
     experiment_namespace: OfExperiments = None,
@@ -239,7 +275,7 @@ async def list_records(
             return Answer(RecordPage([], None))
         labels = of_experiment
     labels |= {} if status is None else {STATUS: status}
-    return await service.page(namespace, labels, limit=limit, after=after)
+    return await service.page(namespace, labels, limits, limit=limit, after=after)
 
 
 @router.post(
@@ -259,12 +295,13 @@ async def record(request: Request, body: NewHistoryRecord, service: Service) -> 
 
 
 @router.post("/history/prune", operation_id="history.prune", summary="Prune records", responses=_PASSED)
-async def prune(body: PassOrder, service: Service) -> Response:
+async def prune(request: Request, body: PruneOrder, service: Service) -> Response:
     """End the records that are too old or too many, now; nothing goes while history is frozen.
 
-    If history_ttl is not set and no pass has ever deleted by its default, confirm must be true.
+    Limits that are given take the place of those of the history, this time. If neither ttl nor history_ttl is set and
+    no pass has ever deleted by its default, confirm must be true.
     """
-    return await service.run("history", body)
+    return await service.run(POLICY_NAME, body, actor=caller_of(request).name, limits=body.limits())
 
 
 @router.get(
@@ -273,9 +310,9 @@ async def prune(body: PassOrder, service: Service) -> Response:
     summary="Get a record",
     responses={200: answer(RecordDetails, tagged=True), **problems(404)},
 )
-async def get_record(namespace: Namespace, name: Name, service: Service) -> Response:
-    """Return a record with what retention says about it and why."""
-    return await service.one(ObjectKey(namespace, name))
+async def get_record(namespace: Namespace, name: Name, service: Service, limits: Limits) -> Response:
+    """Return a record with what retention says about it and why; limits that are given tell what would be."""
+    return await service.one(ObjectKey(namespace, name), limits)
 
 
 @router.get(
@@ -310,6 +347,6 @@ async def get_policy(name: Name, service: Service) -> Response:
 
 
 @router.post("/retention/{name}/run", operation_id="retention.run", summary="Run a retention policy", responses=_PASSED)
-async def run_policy(name: Name, body: PassOrder, service: Service) -> Response:
+async def run_policy(request: Request, name: Name, body: PassOrder, service: Service) -> Response:
     """Run a policy now; one whose dryRun is true ends nothing."""
-    return await service.run(name, body)
+    return await service.run(name, body, actor=caller_of(request).name)
