@@ -54,7 +54,7 @@ class Moment(int):
 
 
 class Expiry(NamedTuple):
-    """When something goes: at a moment, or as ``instead`` says."""
+    """When something goes: at a moment, or as ``instead`` says, where the moment is only that since which it is due."""
 
     at: int | None = None
     instead: str = ""
@@ -63,7 +63,7 @@ class Expiry(NamedTuple):
         """Say for people when it goes; empty where nothing is known."""
         if held:
             return "held"
-        if self.at is None:
+        if self.instead or self.at is None:
             return self.instead
         return f"in {short(self.at - now)}" if self.at > now else "now"
 
@@ -73,7 +73,7 @@ class Expiry(NamedTuple):
             return self
         if until == UNREADABLE_EXTENSION:
             return Expiry(instead=f"unknown ({UnknownReason.UNREADABLE_SIGNAL})")
-        return Expiry(max(self.at, until))
+        return Expiry(max(self.at, until), self.instead)
 
 
 class ViewPage(msgspec.Struct, Generic[T], frozen=True):

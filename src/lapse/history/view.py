@@ -1,7 +1,8 @@
 """Views of records and of retention policies: how long each record stays and why, and what came of passes.
 
 A record is judged as in a pass, on one reading of the store; nothing is decided and nothing is done here. Metadata is
-all that is read where the policies need no more.
+all that is read where the policies need no more. A page of records is judged with the groups that it has a part of, of
+which no more is kept than their ranks.
 
 Not guaranteed: that what is told is still so a moment later. A policy that puts records of several namespaces into one
 group is judged by those of the namespace that is looked at; and where records are asked for by their labels, those of
@@ -11,10 +12,10 @@ another operator, without our labels, are not among them and not counted.
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
@@ -37,23 +38,25 @@ from lapse.history.api.kinds import (
 from lapse.history.api.kinds import label_value as value
 from lapse.history.policy.paths import FieldPath
 from lapse.history.records import labelled
-from lapse.history.retention.grouping import judge
-from lapse.history.retention.listing import LEFT_ALONE, PAGE, ObjectReader, read_pages
+from lapse.history.retention.grouping import GroupRanking, judge
+from lapse.history.retention.listing import LEFT_ALONE, PAGE, Listing, ObjectReader, read_pages
 from lapse.history.retention.rules import LimitReason, RetainReason, combine
-from lapse.kube.resources import NO_LABELS, Document, PartialObject, ready_condition
+from lapse.kube.resources import NO_LABELS, Document, PartialObject, metadata_only, ready_condition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
+    from lapse.core.clock import Clock
     from lapse.core.decision import Verdict
     from lapse.engine.view import Columns, DetailRow
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.policies import LoadedPolicies
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.passes import PassItem
+    from lapse.history.retention.policy_set import Views
     from lapse.history.retention.rules import Judgement, RetainedObject
     from lapse.history.retention.runs import PolicyRun
-    from lapse.kube.resources import Json, Kind, ObjectMeta
+    from lapse.kube.resources import Json, Kind, ObjectMeta, Page
     from lapse.objects.port import Reader
 
 _KIND: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY
@@ -61,6 +64,9 @@ _EXPERIMENT_PATHS: Final = frozenset(
     FieldPath(("metadata", "labels", name)) for name in (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME)
 )
 _NEVER: Final = Keep(KeepReason.NO_LIMIT)
+WITH_NEXT: Final = "with the next pass"
+_FEW: Final = 10
+"""So many groups are listed one by one; for more, one listing of everything costs less."""
 
 
 class PolicyJudgement(NamedTuple):
@@ -68,8 +74,8 @@ class PolicyJudgement(NamedTuple):
 
     policy: Policy
     judgement: Judgement
-    newer: int
-    """How many of its group are newer and count: what is held does not."""
+    newer: int | None
+    """How many of its group are newer and count: what is held does not. None: not counted, for a page of a list."""
 
 
 class Opinion(Struct, frozen=True):
@@ -92,13 +98,12 @@ class RecordView(Struct, frozen=True, kw_only=True):
     experiment_uid: str | None
     status: str | None
     created_at: Moment | None
-    verdict: Annotated[str | UnsetType, Meta(description="Not in lists over HTTP")] = UNSET
-    reason: Annotated[str | UnsetType, Meta(description="Not in lists over HTTP")] = UNSET
+    verdict: Annotated[str, Meta(description="keep, due or unknown: all policies taken together")]
+    reason: str
     expires_at: Annotated[
-        Moment | None,
-        Meta(description="In a list over HTTP when it is too old; of one record when it goes, if that is known"),
+        Moment | None, Meta(description="When it goes, or since when it is due; null where no moment is known")
     ]
-    expires: Annotated[str | UnsetType | None, Meta(description="Not in lists over HTTP")] = UNSET
+    expires: Annotated[str | None, Meta(description="When it goes, in words, where no moment says it")]
     held: bool
 
     def expiry(self, now: int) -> str:
@@ -115,9 +120,6 @@ class Recorded(RecordView, frozen=True, kw_only=True):
 class RecordDetails(RecordView, frozen=True, kw_only=True):
     """A record whole, and how long it stays by which policy."""
 
-    verdict: Annotated[str, Meta(description="keep, due or unknown: all policies taken together")]
-    reason: str
-    expires: Annotated[str | None, Meta(description="When it goes, in words, if no moment is known")]
     retention: list[Opinion]
     object: Annotated[dict[str, Any], Meta(description="The document")]
 
@@ -183,11 +185,6 @@ class JudgedRecord:
             held=hold is not None and hold.active(UnixNs(now)),
         )
 
-    def aged_view(self, policies: Sequence[Policy], now: int) -> RecordView:
-        """Return its view without a verdict, which needs its group: its end is that by age alone."""
-        ends = Moment.of(by_age_alone(self.metadata, policies))
-        return fill(RecordView, self.view(now), verdict=UNSET, reason=UNSET, expires=UNSET, expires_at=ends)
-
     def details(self, document: Json, now: int) -> RecordDetails:
         """Return its view, with what each policy says and with its document."""
         opinions = [opinion_of(one, UnixNs(now)) for one in self.judgements]
@@ -197,8 +194,8 @@ class JudgedRecord:
 def expiry_of(verdict: Verdict) -> Expiry:
     """Say of a verdict when something goes."""
     match verdict:
-        case Due(since=since):
-            return Expiry(since)
+        case Due(reason=reason, since=since):
+            return Expiry(since, WITH_NEXT if reason is LimitReason.RETENTION_LIMIT else "")
         case Unknown(reason=reason):
             return Expiry(instead=f"unknown ({reason})")
         case Keep(reason=KeepReason.HELD):
@@ -256,7 +253,7 @@ async def look(
     entries: list[list[RetainedObject]] = [[] for _ in policies]
     reading = _reading(policies)
     async for obj in _objects(direct, policies, namespace=namespace, labels=labels):
-        found.append(Document(labelled(obj.body)).metadata if isinstance(obj, Document) else obj.metadata)
+        found.append(_labelled(obj))
         for entry, its in zip(reading.views(obj), entries, strict=True):
             if entry is not None:
                 its.append(entry)
@@ -273,6 +270,97 @@ async def look_at(direct: Reader, metadata: ObjectMeta, policies: Sequence[Polic
     labels = {name: metadata.labels[name] for name in _shared_labels(policies) if name in metadata.labels}
     found = await look(direct, policies, namespace=metadata.namespace, labels=labels, now=now)
     return next((one for one in found if one.metadata.uid == metadata.uid), JudgedRecord(metadata))
+
+
+class RecordQuery(NamedTuple):
+    """A page of records that is asked for."""
+
+    namespace: str | None
+    labels: Mapping[str, str]
+    limit: int
+    after: str | None = None
+
+
+async def look_at_page(
+    direct: Reader, policies: Sequence[Policy], asked: RecordQuery, *, clock: Clock
+) -> tuple[list[JudgedRecord], str | None]:
+    """Return a page of records in the order of the store, each with what the policies say, and where the next begins.
+
+    What shares a group with one of them is read for that, by its labels where the page has a part of few groups. Kept
+    are the page and, of these groups, the ranks. Raises what the store answers.
+    """
+    reading, now = _reading(policies), UnixNs(clock.wall_ns())
+    page = await _read_page(direct, reading, asked)
+    views = [reading.views(one) for one in page.items]
+    rankings = await _rank(direct, policies, page.items, views, now=now, clock=clock)
+    by = list(zip(policies, rankings, strict=True))
+    judged = []
+    for obj, entries in zip(page.items, views, strict=True):
+        of_each = zip(by, entries, strict=True)
+        found = [
+            PolicyJudgement(policy, ranking.standing(entry).judge(now), None)
+            for (policy, ranking), entry in of_each
+            if entry is not None
+        ]
+        judged.append(JudgedRecord(_labelled(obj), tuple(found)))
+    return judged, page.next
+
+
+async def _read_page(direct: Reader, reading: ObjectReader, asked: RecordQuery) -> Page[Any]:
+    """Return a page as policies need it: metadata where that is enough, and whole where it is not."""
+    if reading.is_metadata_enough:
+        found: Page[Any] = await direct.list(metadata_only(_KIND), **asked._asdict())
+        if not any(map(reading.lacks_labels, found.items)):
+            return found
+    return await direct.list(replace(_KIND, type=Document), **asked._asdict())
+
+
+async def _rank(
+    direct: Reader,
+    policies: Sequence[Policy],
+    found: Sequence[PartialObject | Document],
+    views: Sequence[Views],
+    *,
+    now: UnixNs,
+    clock: Clock,
+) -> list[GroupRanking]:
+    """Return for each policy the ranks of the groups that a page has a part of; none where no rank counts."""
+    rankings = [GroupRanking(one.limits, now) for one in policies]
+    counting = [one for one in policies if one.limits.max_count is not None or one.limits.keep_last > 0]
+    if not counting or not found:
+        return rankings
+    groups = [
+        {entry.group for entry in column if entry is not None} if policy in counting else set()
+        for policy, column in zip(policies, zip(*views, strict=True), strict=True)
+    ]
+    for labels in _group_labels(counting, found):
+        listing = Listing(policies=policies, kind=_KIND, direct=direct, clock=clock, labels=labels)
+        async for page in listing.pages(lambda: True):
+            for of_one in page:
+                for ranking, wanted, entry in zip(rankings, groups, of_one, strict=True):
+                    if entry is not None and entry.group in wanted:
+                        ranking.add(entry)
+    return rankings
+
+
+def _group_labels(policies: Sequence[Policy], found: Sequence[PartialObject | Document]) -> list[dict[str, str]]:
+    """Return the labels by which to list what shares a group with one of these: no labels where that is everything."""
+    shared = _shared_labels(policies)
+    asked: list[dict[str, str]] = []
+    for one in found:
+        labels = {name: value for name, value in one.metadata.labels.items() if name in shared}
+        if len(labels) < len(shared) or not labels:
+            return [{}]
+        if labels not in asked:
+            asked.append(labels)
+        if len(asked) > _FEW:
+            return [{}]
+    return asked
+
+
+def _labelled(obj: PartialObject | Document) -> ObjectMeta:
+    """Return the metadata of a record, with our labels also where another operator wrote it."""
+    return Document(labelled(obj.body)).metadata if isinstance(obj, Document) else obj.metadata
 
 
 def _shared_labels(policies: Sequence[Policy]) -> set[str]:
@@ -306,16 +394,6 @@ def _judgements(policy: Policy, entries: Sequence[RetainedObject], now: UnixNs) 
         group = judgement.entry.group
         yield PolicyJudgement(policy, judgement, newer.get(group, 0))
         newer[group] = newer.get(group, 0) + (not judgement.entry.is_held(now))
-
-
-def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> int | None:
-    """Return when a record is too old for one of the policies, its number and its group left out of account."""
-    acting = [policy for policy in policies if not policy.dry_run]
-    ends = []
-    for policy, entry in zip(acting, _reading(acting).views(PartialObject(metadata=metadata)), strict=True):
-        if entry is not None and entry.anchor is not None and policy.limits.max_age is not None:
-            ends.append(UnixNs(entry.anchor + policy.limits.max_age))
-    return Expiry(min(ends, default=None)).extended(extension_of(metadata.annotations)).at
 
 
 # --- words and rows of records ---------------------------------------------------------------------------------------

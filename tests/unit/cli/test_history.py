@@ -129,7 +129,10 @@ def test_limits_on_the_command_line_tell_what_would_be(person: Person) -> None:
     }
 
     assert (found[first]["verdict"], found[first]["reason"]) == ("due", "retention_limit")
-    assert [one["expires"] for one in found.values()] == ["by number", None]
+    assert [one["expires"] for one in found.values()] == ["by number", "with the next pass"]
+    assert found[first]["expires_at"] is not None, "since then there is one too many"
+    table = person.run("list", "--history-retention-limit", "1")[0]
+    assert [line.rstrip().endswith("with the next pass") for line in table.splitlines()] == [False, False, True]
 
 
 def test_what_is_in_force_is_what_is_stored_and_not_what_the_settings_say(

@@ -10,7 +10,10 @@ from lapse.core.timestamps import to_timestamp
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.engine.safety.holds import HOLD
+from lapse.engine.view import to_json
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.history.policy.default_policy import HistoryLimits
+from lapse.history.view import about_records, look
 from lapse.kube.resources import ObjectKey
 from tests.past import policy
 from tests.policies import MemoryNotes, PolicyGate
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 HISTORY = "/api/v1/history"
 RETENTION = "/api/v1/retention"
 DAY = 86_400
+GROUP = ["metadata.labels['lapse.dev/experiment-name']"]
 
 
 def spec(
@@ -158,6 +162,67 @@ async def test_what_is_held_says_so(api: API) -> None:
 
 async def test_a_record_that_is_not_there_is_a_problem(client: httpx2.AsyncClient) -> None:
     assert code(await client.get(f"{HISTORY}/chaos-system/nobody")) == (404, "NotFoundError")
+
+
+async def written_by_another(api: API, experiment: str) -> None:
+    """Make a record without our labels."""
+    body = {"metadata": {"name": f"{experiment}-foreign", "namespace": "chaos-system"}, "spec": spec(experiment)}
+    await api.objects.create(CHAOS_EXPERIMENT_HISTORY, body)
+
+
+@pytest.mark.parametrize(("experiments", "size"), [(3, 5), (12, 40)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {},
+        {"retention_limit": 1},
+        {"retention_limit": 2, "keep_last_success": 1},
+        {"ttl": "24h", "keep_last_success": 2},
+        {"ttl": "0", "retention_limit": 0},
+    ],
+    ids=str,
+)
+async def test_a_page_says_of_each_record_what_is_said_where_all_are_read(
+    limits: dict[str, Any], experiments: int, size: int, api: API
+) -> None:
+    for number in range(experiments):
+        await run(api, experiment=f"e{number}", status="success" if number % 2 else "failure", days=0.4)
+        for status in ("failure", "success"):
+            await run(api, experiment=f"e{number}", status=status, days=0.3)
+    await written_by_another(api, "other")
+    await written_by_another(api, "another")
+    held = (await names(api))[1]
+    annotations = {"metadata": {"annotations": {HOLD: "true"}}}
+    await api.objects.patch(CHAOS_EXPERIMENT_HISTORY, ObjectKey("chaos-system", held), annotations)
+    keep = {"count": 1, "where": {"fieldPath": "metadata.labels['lapse.dev/status']", "in": ["failure"]}}
+    await api.objects.create(RETENTION_POLICY, policy("protects", keepLast=keep, groupBy=GROUP))
+    now = UnixNs(api.clock.wall_ns())
+    policies = about_records(await api.retention.load(HistoryLimits.read(**limits)))
+    all_of_them = await look(api.objects, policies, namespace=None, now=now)
+    told, after = [], None
+    while True:
+        page = (
+            await api.client.get(HISTORY, params={**limits, "limit": size} | ({"after": after} if after else {}))
+        ).json()
+        told += page["items"]
+        after = page["next"]
+        if after is None:
+            break
+
+    assert told == to_json(sorted((one.view(now) for one in all_of_them), key=lambda one: one.name))
+    assert len(told) == 3 * experiments + 2
+
+
+async def test_a_list_says_of_one_too_many_that_it_goes_with_the_next_pass(api: API) -> None:
+    first = await run(api, days=1)
+    second = await run(api, days=1)
+    page = (await api.client.get(HISTORY, params={"retention_limit": 1, "limit": 1})).json()
+
+    (told,) = page["items"]
+    assert (told["name"], told["verdict"], told["reason"]) == (first, "due", "retention_limit")
+    assert (told["expires"], told["expires_at"]) == ("with the next pass", "2023-11-15T22:13:20Z")
+    (told,) = (await api.client.get(HISTORY, params={"limit": 1, "after": page["next"]})).json()["items"]
+    assert (told["name"], told["verdict"], told["reason"], told["expires"]) == (second, "keep", "not_yet", None)
 
 
 # --- passes -----------------------------------------------------------------------------------------------------------

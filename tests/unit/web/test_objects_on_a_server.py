@@ -247,7 +247,10 @@ async def test_limits_are_asked_of_a_server_as_of_a_folder(run: Run, api: API) -
         api.clock.advance(3_600)
     name, *_ = sorted(one.metadata.name for one in (await api.objects.list(CHAOS_EXPERIMENT_HISTORY)).items)
     for limits in (["--history-ttl", "150m"], ["--history-retention-limit", "2"]):
-        assert document(await run("history", "show", name, *limits, "-o", "json"))["verdict"] == "due"
+        shown = document(await run("history", "show", name, *limits, "-o", "json"))
+        listed = document(await run("history", "list", *limits, "-o", "json"))["items"]
+        assert [one["verdict"] for one in listed] == ["due", "keep", "keep"]
+        assert {**shown, **listed[0]} == shown
         dry = document(await run("history", "prune", *limits, "--dry-run", "-o", "json"))
         assert [one["name"] for one in dry["items"]] == [name]
     kept = ("--history-retention-limit", "2", "--history-keep-last-success", "3")

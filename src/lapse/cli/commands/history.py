@@ -53,7 +53,7 @@ app = App(
     "with --server on a running Lapse, otherwise on the state folder of lapse up.",
     default_parameter=Parameter(negative=()),
 )
-_STYLES: Final = {"success": "green", "failure": "red", "now": "red"}
+_STYLES: Final = {"success": "green", "failure": "red", "now": "red", "with the next pass": "red"}
 _command = commands_of(app)
 
 
@@ -153,7 +153,7 @@ def list_records(  # noqa: PLR0913 - one per option
 
     EXPIRES tells when each one goes by the policies that are in force; limits
     given as flags take the place of those of the history. A server lists them
-    by name, and tells when each is too old.
+    by name, because it reads them page by page.
     """
     from lapse.cli.context import in_context
     from lapse.history.view import COLUMNS

@@ -8,8 +8,8 @@
 | ``/retention/{name}/run`` | a pass of one policy, now |
 | ``/retention/lint`` | what is odd about policies that are sent; nothing is stored |
 
-A list tells of each record when it is too old. Whether a limit of number, or of the last good ones, has a say as well
-depends on all records of its group, which are read for one record and not for each of a list.
+Records are listed by name, as the store has them in pages. Each is judged with its group, of which a page reads what it
+needs (`lapse.history.view.look_at_page`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.history.view import (
     Findings,
-    JudgedRecord,
     PassView,
     PolicyView,
     RecordDetails,
     Recorded,
+    RecordQuery,
     RecordView,
     about_records,
     experiment_filter,
@@ -55,11 +55,12 @@ from lapse.history.view import (
     is_of,
     look,
     look_at,
+    look_at_page,
     pass_view,
     policy_view,
 )
 from lapse.kube.errors import InvalidError, NotFoundError
-from lapse.kube.resources import Document, Json, Kind, ObjectKey, metadata_only
+from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
 from lapse.web.api.errors import ConfirmationNeededError
 from lapse.web.api.forms import DEFAULT_PAGE, After, Answer, Form, Name, Namespace, answer, etag, problems
@@ -143,12 +144,10 @@ class HistoryService:
         self, namespace: str | None, labels: dict[str, str], limits: HistoryLimits, *, limit: int, after: str | None
     ) -> Response:
         """Answer one page of records, of one namespace or of all."""
-        policies, now = await self._policies(limits), self._clock.wall_ns()
-        found = await self.store.list(
-            metadata_only(_RECORD), namespace=namespace, labels=labels, limit=limit, after=after
-        )
-        items = [JudgedRecord(one.metadata).aged_view(policies, now) for one in found.items]
-        return Answer(RecordPage(items, found.next))
+        policies, asked = await self._policies(limits), RecordQuery(namespace, labels, limit, after)
+        found, after = await look_at_page(self.store, policies, asked, clock=self._clock)
+        now = self._clock.wall_ns()
+        return Answer(RecordPage([one.view(now) for one in found], after))
 
     async def records_of(self, experiment: str, *, limit: int) -> list[RecordView]:
         """Return the newest records of an experiment, each with how long it stays."""
@@ -186,8 +185,9 @@ class HistoryService:
             raise InvalidError(kind=_RECORD.kind, name="to be written", problem=problem)
         wanted = asked.metadata if new.metadata.get("name") else msgspec.structs.replace(asked.metadata, name="")
         made, is_new = await write_record(self.store, asked.spec, namespace=self.namespace, given=wanted)
-        policies = await self._policies(NO_LIMITS)
-        view = fill(Recorded, JudgedRecord(made.metadata).aged_view(policies, self._clock.wall_ns()), new=is_new)
+        now = UnixNs(self._clock.wall_ns())
+        judged = await look_at(self.store, made.metadata, await self._policies(NO_LIMITS), now=now)
+        view = fill(Recorded, judged.view(now), new=is_new)
         place = f"{where}/{made.metadata.namespace}/{made.metadata.name}"
         return Answer(view, 201 if is_new else 200, headers={"Location": place, **etag(made)})
 
