@@ -30,6 +30,7 @@ from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.extensions import extension_of
 from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
+from lapse.engine.verbs.contract import SteeredView
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle, ObjectTarget
@@ -252,6 +253,11 @@ DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLA
 
 _DOMAINS: Final[dict[Kind[Any], str]] = {OBJECT_KEEPER: KEEPERS.name, CAPTURE_SCHEDULE: SCHEDULES.name}
 """Whose a deletion is in the journal, where it is not that of a request or a claim."""
+
+
+def deleted_view(place: Located, uid: str, said: str) -> SteeredView:
+    """Return the view of an object that a person has deleted, with what is said of it."""
+    return SteeredView(address=str(place.address), domain=_DOMAINS.get(place.kind, DOMAIN), uid=uid, says=said or None)
 
 
 class NotDeletableError(UsageError):

@@ -252,6 +252,18 @@ def test_every_policy_about_records_has_its_say(person: Person) -> None:
     assert found["retention"][1]["verdict"] == "due"
 
 
+def test_the_document_of_a_deletion_is_that_of_the_verb(person: Person) -> None:
+    first, second = record(person.state, ago="2h"), record(person.state, ago="1h")
+    uid = person.json("show", first)["uid"]
+    by_noun = person.json("delete", first, "--yes")
+    assert main(["delete", f"history/{NAMESPACE}/{second}", "--yes", "-o", "json"]) == 0
+    by_verb = json.loads(person.capsys.readouterr().out)
+
+    assert (by_noun["address"], by_noun["uid"], by_noun["domain"]) == (f"history/{NAMESPACE}/{first}", uid, "history")
+    assert by_noun.keys() == by_verb.keys()
+    assert by_noun["says"] == by_verb["says"].replace(second, first)
+
+
 # --- record -----------------------------------------------------------------------------------------------------------
 
 

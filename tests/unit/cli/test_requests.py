@@ -15,7 +15,7 @@ from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone,
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety.holds import HeldError
-from lapse.engine.verbs.contract import DeleteRequest, HoldRequest
+from lapse.engine.verbs.contract import DeleteRequest, HoldRequest, SteeredView
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
@@ -291,10 +291,11 @@ async def test_a_deletion_is_journalled_and_says_what_happens_next(context: Cont
     await capture(directory=data).ask(context.store)
     uid = (await context.store.get(NIGHTLY.kind, NIGHTLY.key)).metadata.uid
     await finish(context, NIGHTLY)
-    said = await delete_in_folder(context, NIGHTLY)
+    done = await delete_in_folder(context, NIGHTLY)
     (row,) = await SQLiteJournal(context.embedded.database).entries()
 
-    assert said == f"keeper/ret-vcr-{uid} and what it keeps go 1d from now."
+    says = f"keeper/ret-vcr-{uid} and what it keeps go 1d from now."
+    assert done == SteeredView(address="vcr/default/nightly", domain="requests", uid=uid, says=says)
     assert (row.address, row.uid, row.actor, row.outcome) == ("vcr/default/nightly", uid, who(), Outcome.ENDED)
     with pytest.raises(NotFoundError):
         await context.store.get(NIGHTLY.kind, NIGHTLY.key)

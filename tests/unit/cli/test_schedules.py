@@ -68,7 +68,10 @@ def test_a_schedule_from_its_creation_to_its_end(capsys: pytest.CaptureFixture[s
     assert shown(capsys, "resume", "nightly")["suspended"] is False
     assert run("show", "nightly") == 0
     assert "daily 7, weekly 4" in capsys.readouterr().out
-    assert shown(capsys, "delete", "nightly") == {"address": "csched/default/nightly", "deleted": True}
+    deleted = shown(capsys, "delete", "nightly")
+    assert (deleted["address"], deleted["domain"]) == ("csched/default/nightly", "schedules")
+    assert deleted["uid"] == details["object"]["metadata"]["uid"]
+    assert deleted["says"] == "It has kept nothing."
     assert run("delete", "nightly") == 1
     assert "To bring it back: lapse undo csched/default/nightly." in capsys.readouterr().err
     assert run("list") == 0

@@ -10,6 +10,8 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.verbs.contract import SteeredView
+from lapse.engine.view import to_json
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
@@ -82,7 +84,8 @@ async def test_a_capture_is_asked_for_shown_listed_and_deleted_on_a_server(run: 
     ]
     assert listed["items"][0] == {name: value for name, value in shown.items() if name != "object"}
 
-    assert said(await run("requests", "delete", "nightly", "--yes")) == (0, "Deleted: vcr/default/nightly.\n", "")
+    deleted = document(await run("requests", "delete", "nightly", "--yes", "-o", "json"))
+    assert deleted == to_json(SteeredView(address="vcr/default/nightly", domain="requests", uid=shown["uid"]))
     assert await read_or_none(api.objects, VOLUME_CAPTURE_REQUEST, KEY) is None
     lapsed = await run("requests", "show", "nightly")
     assert lapsed.returncode == 1
@@ -183,8 +186,9 @@ async def test_a_schedule_of_a_server_from_its_creation_to_its_end(run: Run, api
     suspended = await run("requests", "schedule", "suspend", "nightly")
     assert said(suspended) == (0, "Suspended: csched/default/nightly.\n", "")
     assert (await run("requests", "schedule", "resume", "nightly")).stdout.startswith("Resumed: csched/default/nightly")
-    deleted = await run("requests", "schedule", "delete", "nightly", "--yes")
-    assert said(deleted) == (0, "Deleted: csched/default/nightly. It has kept nothing.\n", "")
+    deleted = document(await run("requests", "schedule", "delete", "nightly", "--yes", "-o", "json"))
+    assert (deleted["address"], deleted["says"]) == ("csched/default/nightly", "It has kept nothing.")
+    assert deleted["uid"] == shown["object"]["metadata"]["uid"]
     for verb in ("show", "suspend", "delete"):
         gone = await run("requests", "schedule", verb, "nightly")
         assert "There is no CaptureSchedule default/nightly." in gone.stderr

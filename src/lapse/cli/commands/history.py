@@ -588,7 +588,7 @@ def delete(
     confirm(f"Delete {address}", yes=yes)
     done = ask(flags, lambda verbs: verbs.delete(DeleteRequest(address=address)), cluster=cluster)
     said = f"Deleted: {done.address}. {done.says or ''}".rstrip()
-    print_result(output, {"address": done.address, "deleted": True}, said)
+    print_result(output, done, said)
     return ExitCode.DONE
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lapse.cli.context import Context, Work
     from lapse.cli.flags import Flags
     from lapse.cli.waiting import ObjectChange
+    from lapse.engine.verbs.contract import SteeredView
     from lapse.engine.view import DetailRow, ViewPage
     from lapse.kube.resources import Json, Kind
     from lapse.requests.addresses import Located
@@ -593,40 +594,42 @@ def delete(
         full = str(place.address)
     confirm(f"Delete {address}", yes=yes)
 
-    async def work(context: Context) -> tuple[Located, str]:
+    async def work(context: Context) -> tuple[Located, SteeredView]:
         place = await _find(context, address, namespace)
         return place, await delete_anywhere(context, place)
 
     with telling_of_gone(flags, full, cluster=cluster):
-        place, said = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
-    print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}".rstrip())
+        place, done = anywhere(flags, work, cluster=cluster, rights="get and delete on it")
+    print_result(output, done, f"Deleted: {place}. {done.says or ''}".rstrip())
     return ExitCode.DONE
 
 
-async def delete_anywhere(context: Context, place: Located) -> str:
-    """Delete an object, and say what happens then to what it has made, as far as that is known."""
+async def delete_anywhere(context: Context, place: Located) -> SteeredView:
+    """Delete an object; say what happens then to what it has made, as far as that is known."""
     from lapse.cli.remote_objects import RemoteContext
     from lapse.engine.verbs.contract import DeleteRequest
     from lapse.requests.api.kinds import REQUEST_KINDS
     from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
+    from lapse.requests.expiry import deleted_view
 
     asked = DeleteRequest(address=str(place.address))
     if isinstance(context, RemoteContext):
         if place.kind in {*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM}:
+            seen = await context.client.requests.show(str(place))
             await context.client.requests.delete(str(place))
-            return ""
-        return (await context.client.delete(asked)).says or ""
+            return deleted_view(place, seen.uid, "")
+        return await context.client.delete(asked)
     if context.is_cluster:
-        return (await (await context.service()).delete(asked)).says or ""
+        return await (await context.service()).delete(asked)
     return await delete_in_folder(context, place)
 
 
-async def delete_in_folder(context: Context, place: Located) -> str:
-    """Delete an object of the state folder, and say what happens then to what it has made."""
+async def delete_in_folder(context: Context, place: Located) -> SteeredView:
+    """Delete an object of the state folder; say what happens then to what it has made."""
     from lapse.app.trash import listed_trash
     from lapse.cli.context import who
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, REQUEST_KINDS
-    from lapse.requests.expiry import delete_by_person
+    from lapse.requests.expiry import delete_by_person, deleted_view
     from lapse.requests.schedules.view import read_consequence
     from lapse.requests.submission import demand_unfollowing, keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
@@ -654,7 +657,7 @@ async def delete_in_folder(context: Context, place: Located) -> str:
         clock=context.clock,
         trash=listed_trash(context.settings, store, dependants=store, clock=context.clock),
     )
-    return said
+    return deleted_view(place, found.metadata.uid, said)
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from lapse.cli.usage import commands_of
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
+    from lapse.engine.verbs.contract import SteeredView
     from lapse.engine.view import ViewPage
     from lapse.kube.resources import ObjectKey
     from lapse.requests.addresses import Located
@@ -396,19 +397,20 @@ def delete(
     place = Located(CAPTURE_SCHEDULE, _key(name, namespace))
     confirm(f"Delete {place}", yes=yes)
 
-    async def work(context: Context) -> str:
+    async def work(context: Context) -> SteeredView:
         from lapse.cli.commands.requests import delete_in_folder
         from lapse.cli.remote_objects import RemoteContext
+        from lapse.requests.expiry import deleted_view
 
         if isinstance(context, RemoteContext):
             details = await _details(context, place.key)
             await context.client.schedules.delete(str(place))
-            return _kept(details)
+            return deleted_view(place, details.object["metadata"]["uid"], _kept(details))
         return await (_delete_on_cluster(context, place) if context.is_cluster else delete_in_folder(context, place))
 
     with telling_of_gone(flags, str(place.address), cluster=cluster):
-        said = anywhere(flags, work, cluster=cluster, rights="get and delete on captureschedules")
-    print_result(output, {"address": str(place.address), "deleted": True}, f"Deleted: {place}. {said}")
+        done = anywhere(flags, work, cluster=cluster, rights="get and delete on captureschedules")
+    print_result(output, done, f"Deleted: {place}. {done.says}")
     return ExitCode.DONE
 
 
@@ -420,11 +422,11 @@ def _kept(details: ScheduleDetails) -> str:
     return f"It keeps {kept} artifact{'' if kept == 1 else 's'}, for as long as the keepers of its runs say."
 
 
-async def _delete_on_cluster(context: Context, place: Located) -> str:
+async def _delete_on_cluster(context: Context, place: Located) -> SteeredView:
     """Delete a schedule with the rights of the person, and that very one, in the state in which it was not held."""
     from lapse.kube.errors import ConflictError
     from lapse.objects.holds.cluster import ListedDependants, listed_holds
-    from lapse.requests.expiry import delete_by_person
+    from lapse.requests.expiry import delete_by_person, deleted_view
     from lapse.requests.schedules.view import read_consequence
 
     # Lapse makes nothing that a schedule owns, and what it has kept stays. Whoever may delete one has the rights of a
@@ -445,7 +447,7 @@ async def _delete_on_cluster(context: Context, place: Located) -> str:
             if found.metadata.uid != uid or tries == _TRIES:
                 raise
             continue
-        return said
+        return deleted_view(place, found.metadata.uid, said)
 
 
 async def _read(context: Context, key: ObjectKey) -> CaptureSchedule:
