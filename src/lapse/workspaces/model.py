@@ -66,7 +66,8 @@ DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
 LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400
 _EARLIEST_MS: Final = EARLIEST // 1_000_000
 _LATEST_MS: Final = LATEST // 1_000_000
-LARGEST_PAGE: Final = 1_000
+LARGEST_PAGE: Final = 1_001
+"""One more than a page over HTTP has: by that one it is known whether there are more."""
 JUPYTER: Final = "jupyter"
 """The probe that asks a Jupyter server for its kernels and its last activity."""
 LARGEST_VERSION: Final = 2**63 - 1

@@ -13,6 +13,7 @@ from lapse.workspaces.errors import (
     WorkspaceExistsError,
 )
 from lapse.workspaces.model import (
+    LARGEST_PAGE,
     Changes,
     DesiredBy,
     DesiredState,
@@ -183,7 +184,7 @@ async def pages_show_every_workspace_once_in_the_order_of_names(world: World) ->
 
 @case
 async def a_limit_that_is_none_is_refused(world: World) -> None:
-    for limit in (0, -1, 1001, True):
+    for limit in (0, -1, LARGEST_PAGE + 1, True):
         with refused(InvalidPageSizeError):
             await world.store.list(limit=limit)
         with refused(InvalidPageSizeError):

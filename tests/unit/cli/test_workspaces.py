@@ -19,6 +19,7 @@ from lapse.app.workspaces import ticket_records
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
+from lapse.workspaces.logs import MOST_BYTES
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
@@ -421,6 +422,22 @@ def test_the_log_is_what_the_program_wrote(person: Person) -> None:
     assert person.run("logs", "lab", "--tail", "9")[0] == "one\ntwo\nthree\n"
     assert person.run("logs", "lab", "--tail", "0") == ("", "")
     assert "--tail is -1" in person.run("logs", "lab", "--tail", "-1", code=64)[1]
+
+
+def test_a_log_is_a_document_for_programs_page_by_page(person: Person) -> None:
+    path = log_of(person, person.create())
+    assert json.loads(person.run("logs", "lab", "-o", "json")[0]) == {"text": "", "next": 0, "more": False}
+    path.write_text("one\ntwo\nthree\n")
+    last = json.loads(person.run("logs", "lab", "--tail", "1", "-o", "json")[0])
+    assert last == {"text": "three\n", "next": 14, "more": False}
+    rest = json.loads(person.run("logs", "lab", "--after", "4", "-o", "json")[0])
+    assert rest == {"text": "two\nthree\n", "next": 14, "more": False}
+    assert person.run("logs", "lab", "--after", "4") == ("two\nthree\n", "")
+    assert "--after is -1" in person.run("logs", "lab", "--after", "-1", code=64)[1]
+    path.write_text("x" * (MOST_BYTES + 1))
+    first, second = map(json.loads, person.run("logs", "lab", "-o", "json")[0].splitlines())
+    assert (len(first["text"]), first["more"]) == (MOST_BYTES, True)
+    assert (second["text"], second["more"]) == ("x", False)
 
 
 @pytest.mark.parametrize("tail", [1, 2, 65_000, 70_000, 200_000])

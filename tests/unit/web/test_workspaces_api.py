@@ -14,7 +14,7 @@ from lapse.engine.journal.port import AUDIT
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.files.ownership import user_name
 from lapse.workspaces.activity.port import ConnectionId
-from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
+from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.tickets import Tickets
 from tests.unit.web.conftest import JSON
 from tests.unit.web.test_keys_api import code
@@ -125,7 +125,16 @@ async def test_lists_come_in_pages_by_name(api: API) -> None:
     assert ([one["name"] for one in anns["items"]], anns["next"]) == (["a", "b", "c"], None)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1000", "limit=x", "owners=ann"])
+async def test_a_page_of_a_thousand_is_the_largest(api: API) -> None:
+    for number in range(1_001):
+        now = Ms(api.clock.wall_ns() // 1_000_000)
+        await api.workspaces.create(NewWorkspace(name=f"w{number:04}", owner="ann", command=("x",), port=9), now=now)
+    page = (await api.client.get(f"{PLACE}?limit=1000")).json()
+
+    assert (len(page["items"]), page["next"]) == (1_000, "w0999")
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "owners=ann"])
 async def test_a_list_refuses_what_it_does_not_know(client: httpx2.AsyncClient, query: str) -> None:
     assert (await client.get(f"{PLACE}?{query}")).status_code == 422
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lapse.cli.workspaces import WorkspacePlace
     from lapse.engine.view import ViewPage
     from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.logs import LogPage
     from lapse.workspaces.model import Changes, WorkspaceId
     from lapse.workspaces.view import Opened, WorkspaceDetails, WorkspaceView
 
@@ -408,30 +409,43 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
     tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
+    after: Annotated[int, Parameter(metavar="N", help="Go on behind a page: its next.", show_default=False)] = 0,
     flags: WorkspaceFlags = WorkspaceFlags(),
+    output: OutputOption = Output.TABLE,
 ) -> int:
     """Print what the program of a workspace wrote.
 
-    It is read from a file, on the machine of lapse up.
+    It is read from a file, on the machine of lapse up. With -o json each page
+    of it is a document, on a line.
     """
     from lapse.cli.workspaces import ask_workspaces
 
-    if tail is not None and tail < 0:
-        raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
+    for option, given in (("--tail", tail or 0), ("--after", after)):
+        if given < 0:
+            raise NumberError(name=option, given=given, expected="0 or a number above 0")
 
     async def work(place: WorkspacePlace) -> bool:
-        page = await place.workspaces.logs(_name(name), tail=tail)
+        page = await place.workspaces.logs(_name(name), tail=tail, after=after)
+        _tell_log(page, output)
         while True:
-            print_text(page.text, end="")
             if not (page.more or follow):
                 return page.next > 0
             if not page.more:
                 await place.clock.sleep(_LOOK_SECONDS)
             page = await place.workspaces.logs(_name(name), after=page.next)
+            if page.text:
+                _tell_log(page, output)
 
-    if not ask_workspaces(flags, work):
+    if not ask_workspaces(flags, work) and not output.for_programs:
         message(f"workspace/{_name(name)} has no output: it was not started yet.")
     return ExitCode.DONE
+
+
+def _tell_log(page: LogPage, output: Output) -> None:
+    if output.for_programs:
+        print_document(output, page)
+    else:
+        print_text(page.text, end="")
 
 
 @_command("lapse workspaces delete lab", "lapse workspaces delete lab --yes --wait")
