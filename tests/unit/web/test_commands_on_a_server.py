@@ -171,6 +171,19 @@ async def test_documents_have_the_same_fields_on_a_server_and_in_a_folder(run: R
     assert list(opened[0]) == list(opened[1]) == ["url", "expires_at"]
 
 
+async def test_the_status_has_the_same_fields_over_http_on_a_server_and_in_a_folder(
+    run: Run, api: API, tmp_path: Path
+) -> None:
+    await api.keys.app(7).insert_many([("a", "v", 60), ("b", "v", 60)])
+    asked = document(await run("status", "-o", "json"))
+    here = document(await run("status", "-o", "json", "--state-dir", str(tmp_path / "own")))
+
+    assert asked["keys"]["largest"] == [{"app": 7, "records": 2}]
+    assert asked["keys"] == (await api.client.get("/api/v1/status")).json()["keys"]
+    assert here.keys() == asked.keys()
+    assert here["keys"] is None, "its stores were read"
+
+
 async def test_a_workspace_of_a_server_is_waited_for(run: Run, api: API) -> None:
     made = document(await run("workspaces", "create", "lab", "--owner", "ann", "-o", "json", "--no-start", *SERVE))
     waiting = asyncio.create_task(run("workspaces", "start", "lab", "--wait", "--timeout", "30s"))

@@ -51,9 +51,9 @@ async def test_times_of_the_status_are_described_as_such(client: httpx2.AsyncCli
     optional = [
         schemas["LoopView"]["properties"][name]["anyOf"] for name in ("last_run_at", "last_success_at", "next_run_at")
     ]
-    optional.append(schemas["Status"]["properties"]["started_at"]["anyOf"])
+    optional.append(schemas["StatusView"]["properties"]["started_at"]["anyOf"])
     time = {"type": "string", "format": "date-time"}
-    assert (optional, schemas["Status"]["properties"]["now"]) == ([[time, {"type": "null"}]] * 4, time)
+    assert (optional, schemas["StatusView"]["properties"]["now"]) == ([[time, {"type": "null"}]] * 4, time)
 
 
 async def test_the_openapi_document_describes_bodies_errors_and_tokens(client: httpx2.AsyncClient) -> None:

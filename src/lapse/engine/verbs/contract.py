@@ -343,6 +343,23 @@ class SignalView(Struct, frozen=True):
     up: bool
 
 
+class AppReport(Struct, frozen=True):
+    """Stored records of one application, expired ones that are not swept yet included."""
+
+    app: int
+    records: int
+
+
+class KeysReport(Struct, frozen=True):
+    """The keys store."""
+
+    backend: str
+    apps: int | None = None
+    records: int | None = None
+    largest: list[AppReport] = []
+    problem: Annotated[str | None, Meta(description="Why the records could not be counted")] = None
+
+
 class StatusView(Struct, frozen=True, kw_only=True):
     """What runs, what stands still, and what lapses next."""
 
@@ -358,6 +375,9 @@ class StatusView(Struct, frozen=True, kw_only=True):
     waiting: list[WaitingPolicy]
     problems: dict[str, str]
     frozen: Annotated[FreezeView | None, Meta(description="What stops everything; null: domains have their own")] = None
+    keys: Annotated[
+        KeysReport | None, Meta(description="What a running Lapse has stored; null: its stores were read")
+    ] = None
 
 
 class TrashRequest(VerbRequest, frozen=True, kw_only=True):

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
-from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from lapse.core.clock import Clock
 from lapse.core.errors import LapseError
-from lapse.engine.verbs.contract import StatusView
+from lapse.engine.verbs.contract import AppReport, KeysReport, StatusView
 from lapse.engine.verbs.place import ProcessFacts
-from lapse.engine.view import Moment, fill
+from lapse.engine.view import Moment
 from lapse.keys.aio import AsyncKeys
 from lapse.keys.backends.layout import Prefix
 from lapse.web.api.forms import Answer, answer, verbs_of
@@ -26,29 +26,6 @@ MAX_APPS: Final = 100
 """Applications listed at most, those with the most records first; the totals count all."""
 _NS: Final = 1_000_000_000
 _COUNT_EVERY_NS: Final = _NS
-
-
-class AppReport(Struct, frozen=True):
-    """Stored records of one application, expired ones that are not swept yet included."""
-
-    app: int
-    records: int
-
-
-class KeysReport(Struct, frozen=True):
-    """The keys store."""
-
-    backend: str
-    apps: int | None = None
-    records: int | None = None
-    largest: list[AppReport] = []
-    problem: Annotated[str | None, Meta(description="Why the records could not be counted")] = None
-
-
-class Status(StatusView, frozen=True, kw_only=True):
-    """What runs, what stands still and what lapses next, and how many keys are stored."""
-
-    keys: KeysReport
 
 
 class StatusService:
@@ -108,7 +85,7 @@ async def status_service(request: Request) -> StatusService:
 router = APIRouter(tags=["status"])
 
 
-@router.get("/status", operation_id="status", summary="What runs", responses={200: answer(Status)})
+@router.get("/status", operation_id="status", summary="What runs", responses={200: answer(StatusView)})
 async def status(request: Request, service: Annotated[StatusService, Depends(status_service)]) -> Response:
     """Return version, leadership, loops, domains with what stops them and what lapses next, and numbers of keys."""
-    return Answer(fill(Status, await verbs_of(request).status(), keys=await service.keys()))
+    return Answer(replace(await verbs_of(request).status(), keys=await service.keys()))
