@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from lapse.app.demo import Demo
+    from lapse.app.demo.control import Demo
     from lapse.app.domains import OwnDomain
     from lapse.app.record import ProcessRecord
     from lapse.app.workspaces import WorkspaceParts
@@ -89,7 +89,7 @@ def run(loaded: LoadedSettings, *, demo: bool, tell: Callable[..., None]) -> int
 
 async def _open_demo(loaded: LoadedSettings, stack: AsyncExitStack, *, tell: Callable[..., None]) -> _Process:
     """Open it all with the settings of a demo, and let that run."""
-    from lapse.app.demo import demo_settings
+    from lapse.app.demo.running import demo_settings
     from lapse.core.clock import SystemClock
 
     loaded, quicker = await demo_settings(loaded, SystemClock())
@@ -320,7 +320,7 @@ class _Process:
         quicker: Sequence[str] | None = None,
     ) -> _Process:
         """Open it all; ``stack`` closes it, last opened first. With ``quicker``, the settings of a demo, that runs."""
-        from lapse.app.demo import DemoLoop
+        from lapse.app.demo.running import DemoLoop
         from lapse.app.record import workspace_election
         from lapse.app.service import own_managed, process_facts
         from lapse.engine.journal.lines import JournalLines
@@ -540,21 +540,22 @@ def _open_command(loaded: LoadedSettings, http: Endpoint) -> str:
 
 def _demo(stores: _Stores, place: Place, history: Retention) -> Demo:
     """Return the demo of the folder, whether it runs or not."""
-    from lapse.app.demo import Demo
+    from lapse.app.demo.control import Demo
+    from lapse.app.demo.note import DemoContext
     from lapse.app.record import ProcessRecord
 
     async def pass_over(names: Collection[str], labels: Mapping[str, str]) -> None:
         await history.run_once(only=names, labels=labels)
 
-    return Demo(
+    context = DemoContext(
         settings=stores.settings,
         place=place,
         objects=stores.objects,
         keys=stores.keys,
         workspaces=None if stores.workspaces is None else stores.workspaces.store,
         notes=ProcessRecord.in_folder(stores.objects).safety,
-        pass_over=pass_over,
     )
+    return Demo(context, pass_over=pass_over)
 
 
 def _managed(stores: _Stores, domains: _Domains) -> dict[str, ManagedDomain[Any]]:

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
-    from lapse.app.demo import Demo
+    from lapse.app.demo.control import Demo
     from lapse.app.record import ProcessRecord
     from lapse.app.service import SharedObjects
     from lapse.client import AsyncClient
@@ -334,22 +334,23 @@ class Context:
 
     async def demo(self) -> Demo:
         """Return the demo of the state folder."""
-        from lapse.app.demo import Demo
+        from lapse.app.demo.control import Demo
+        from lapse.app.demo.note import DemoContext
         from lapse.app.record import ProcessRecord
         from lapse.cli.remote import server_of
         from lapse.keys.aio import open_keys_async
 
         place = await self.place()
         opened = open_keys_async(self.settings.keys_url, clock=self.machine, sweep=False)
-        return Demo(
+        context = DemoContext(
             settings=self.settings,
             place=place,
             objects=self.embedded,
             keys=await self._stack.enter_async_context(opened),
             workspaces=await self.workspaces(),
-            served=server_of(self.settings.state_dir) is not None,
             notes=ProcessRecord.in_folder(self.embedded).safety,
         )
+        return Demo(context, served=server_of(self.settings.state_dir) is not None)
 
     async def _shared_objects(self) -> SharedObjects:
         """Return what the domains whose things are objects are built with."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.app.demo import free_port
+from lapse.app.demo.making import free_port
 from lapse.client import AsyncClient, Client, RemoteError
 from lapse.core.clock import SystemClock
 from lapse.engine.verbs.contract import JournalRequest

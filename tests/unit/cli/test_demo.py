@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec import to_builtins
 
-from lapse.app import demo as demos
-from lapse.app.demo import APP, LABEL, LASTS, MARK, MOST, DemoLoop, DemoMade, demo_settings, free_port
+from lapse.app.demo import making
+from lapse.app.demo.control import LASTS
+from lapse.app.demo.making import MOST, free_port
+from lapse.app.demo.note import APP, KNOWN, LABEL, MARK, DemoMade
+from lapse.app.demo.running import DemoLoop, demo_settings
 from lapse.app.record import open_store
 from lapse.cli import main
 from lapse.cli.context import Context
@@ -50,7 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.app.demo import Demo
+    from lapse.app.demo.control import Demo
+    from lapse.app.demo.note import DemoContext
     from lapse.engine.safety.freeze import Notes
     from lapse.engine.verbs.demo import DemoView
     from lapse.kube.resources import Kind
@@ -74,6 +78,10 @@ class World:
         for _ in range(round(seconds / 5)):
             self.clock.advance(5)
             await self.loop.tick()
+
+    @property
+    def context(self) -> DemoContext:
+        return self.demo.context
 
     async def view(self) -> DemoView:
         return await self.demo.status()
@@ -119,10 +127,10 @@ async def test_it_makes_things_in_every_domain_at_once_and_all_of_them_are_marke
     assert all(name.startswith("demo-") for name in names)
     kinds: list[Kind[Any]] = [CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, VOLUME_CAPTURE_REQUEST]
     for kind in (*kinds, PERSISTENT_VOLUME_CLAIM):
-        found = (await world.demo.objects.list(kind)).items
+        found = (await world.context.objects.list(kind)).items
         assert found
         assert all(one.metadata.labels[LABEL] == "true" for one in found)
-    (policy,) = (await world.demo.objects.list(RETENTION_POLICY)).items
+    (policy,) = (await world.context.objects.list(RETENTION_POLICY)).items
     assert policy.spec.selector.labels == {LABEL: "true"}, "it governs nothing else"
     assert policy.spec.max_age is None
 
@@ -131,7 +139,7 @@ async def test_names_of_keys_are_not_shown(world: World) -> None:
     await world.demo.start()
     await world.loop.tick()
 
-    (first, *_) = await world.demo.keys.app(APP).scan("demo-")
+    (first, *_) = await world.context.keys.app(APP).scan("demo-")
     assert first.key not in encode(await world.view()).decode()
 
 
@@ -139,8 +147,8 @@ async def test_the_workspace_is_the_example_with_a_short_ttl_and_an_owner_of_its
     await world.demo.start()
     await world.loop.tick()
 
-    assert world.demo.workspaces is not None
-    made = await world.demo.workspaces.by_name("demo-notebook")
+    assert world.context.workspaces is not None
+    made = await world.context.workspaces.by_name("demo-notebook")
     assert made.command == (sys.executable, "-m", "lapse.workspaces.example")
     assert made.owner == "demo"
     assert made.standby_ttl_seconds <= 60
@@ -150,12 +158,12 @@ async def test_files_are_so_old_that_the_first_of_them_are_over_within_half_a_mi
     await world.demo.start()
     await world.loop.tick()
 
-    domain = await world.demo.place.domain("scratch")
+    domain = await world.context.place.domain("scratch")
     ends = []
     for address in (await world.view()).things["scratch"]:
         found = await domain.find(REGISTRY.parse(address))
         assert found is not None
-        ends.append((domain.decide(found, world.demo.place.now).deadline or 0) - BEGIN_NS)
+        ends.append((domain.decide(found, world.context.place.now).deadline or 0) - BEGIN_NS)
     assert 0 < min(ends) <= 30 * 10**9
     assert max(ends) > 60 * 10**9
 
@@ -189,12 +197,12 @@ def test_what_is_remembered_is_bounded() -> None:
         made.know(f"{number}-{one}" for one in range(1000))
     made.know(["4-999"])
 
-    assert len(made.uids) == demos._KNOWN
+    assert len(made.uids) == KNOWN
     assert made.uids[-1] == "4-999"
 
 
 async def test_nothing_is_made_in_a_domain_that_is_frozen(world: World) -> None:
-    await LocalService(world.demo.place, world.caller).freeze(FreezeRequest(domain="history"))
+    await LocalService(world.context.place, world.caller).freeze(FreezeRequest(domain="history"))
     await world.demo.start()
     await world.loop.tick()
 
@@ -238,11 +246,11 @@ async def test_stop_removes_everything_of_it_and_tells_the_journal_who_did(world
     assert not told.running
     assert told.is_empty
     assert told.problems == {}
-    trash = await world.demo.place.open_trash() if world.demo.place.open_trash is not None else None
+    trash = await world.context.place.open_trash() if world.context.place.open_trash is not None else None
     assert trash is not None
     assert {one.domain for one in (await trash.page()).items} <= {"workspaces"}, "which is archived before"
     assert not (world.folder / "demo").exists()
-    rows = await world.demo.place.journal.entries(outcome=Outcome.ENDED, limit=1000)
+    rows = await world.context.place.journal.entries(outcome=Outcome.ENDED, limit=1000)
     ended = {row.address for row in rows if row.actor == world.caller.name}
     assert "workspace/demo-notebook" in ended
     assert any(one.startswith("history/") for one in ended)
@@ -251,30 +259,30 @@ async def test_stop_removes_everything_of_it_and_tells_the_journal_who_did(world
 
 async def with_similar_names(world: World) -> dict[str, Any]:
     """Let a user have things that are called like those of the demo; return what finds them again."""
-    demo, store = world.demo, world.demo.workspaces
+    context, store = world.context, world.context.workspaces
     assert store is not None
     spec = HistorySpec(
         experiment_ref=ExperimentRef(name="kill-pods", namespace="demo"),
         execution=Execution(start_time="2023-11-14T00:00:00Z", status="failure"),
     )
-    await write_record(demo.objects, spec, namespace="chaos-system", given=ObjectMeta(name="demo-kill-pods-9999"))
+    await write_record(context.objects, spec, namespace="chaos-system", given=ObjectMeta(name="demo-kill-pods-9999"))
     metadata = {"name": "demo-capture-9999", "namespace": "default", "annotations": {LABEL: "true"}}
     target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "demo-notes-of-mine", "uid": "mine"}
-    await demo.objects.create(
+    await context.objects.create(
         VOLUME_CAPTURE_REQUEST, {"metadata": metadata, "spec": {"mode": "Snapshot", "target": target}}
     )
-    await demo.objects.create(
+    await context.objects.create(
         PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "demo-mine", "namespace": "default"}, "spec": {}}
     )
-    await demo.keys.app(APP).put("demo-0001x", "mine", 3600)
+    await context.keys.app(APP).put("demo-0001x", "mine", 3600)
     mine = NewWorkspace(name="demo-lab", owner="demo", command=("mine",), port=1)
     await store.create(mine, now=Ms(BEGIN_NS // 10**6))
     (world.folder / "scratch").mkdir(exist_ok=True)
     (world.folder / "scratch" / "demo-9999.txt").write_text(f"not {MARK}")
     return {
-        "records": [one.metadata.uid for one in (await demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
-        "requests": [one.metadata.uid for one in (await demo.objects.list(VOLUME_CAPTURE_REQUEST)).items],
-        "claims": [one.metadata.uid for one in (await demo.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
+        "records": [one.metadata.uid for one in (await context.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
+        "requests": [one.metadata.uid for one in (await context.objects.list(VOLUME_CAPTURE_REQUEST)).items],
+        "claims": [one.metadata.uid for one in (await context.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
         "workspaces": [one.id for one in await store.list()],
     }
 
@@ -286,27 +294,27 @@ async def test_stop_leaves_alone_what_others_have_made_also_under_such_names(wor
     await world.demo.stop(world.caller)
     await world.pass_time(30)
 
-    demo = world.demo
-    assert demo.workspaces is not None
+    context = world.context
+    assert context.workspaces is not None
     assert {
-        "records": [one.metadata.uid for one in (await demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
-        "requests": [one.metadata.uid for one in (await demo.objects.list(VOLUME_CAPTURE_REQUEST)).items],
-        "claims": [one.metadata.uid for one in (await demo.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
-        "workspaces": [one.id for one in await demo.workspaces.list()],
+        "records": [one.metadata.uid for one in (await context.objects.list(CHAOS_EXPERIMENT_HISTORY)).items],
+        "requests": [one.metadata.uid for one in (await context.objects.list(VOLUME_CAPTURE_REQUEST)).items],
+        "claims": [one.metadata.uid for one in (await context.objects.list(PERSISTENT_VOLUME_CLAIM)).items],
+        "workspaces": [one.id for one in await context.workspaces.list()],
     } == mine
-    assert [one.value for one in await demo.keys.app(APP).scan()] == ["mine"]
+    assert [one.value for one in await context.keys.app(APP).scan()] == ["mine"]
     assert [one.name for one in (world.folder / "scratch").iterdir()] == ["demo-9999.txt"]
 
 
 async def test_a_workspace_of_its_name_that_is_a_users_stays_what_it_is(world: World) -> None:
-    assert world.demo.workspaces is not None
+    assert world.context.workspaces is not None
     new = NewWorkspace(name="demo-notebook", owner="ann", command=("mine",), port=1)
-    mine = await world.demo.workspaces.create(new, now=Ms(BEGIN_NS // 10**6))
+    mine = await world.context.workspaces.create(new, now=Ms(BEGIN_NS // 10**6))
     await world.demo.start()
     await world.loop.tick()
     await world.demo.stop(world.caller)
 
-    assert await world.demo.workspaces.by_name("demo-notebook") == mine
+    assert await world.context.workspaces.by_name("demo-notebook") == mine
 
 
 async def test_what_somebody_puts_into_its_directory_stays(world: World) -> None:
@@ -320,7 +328,7 @@ async def test_what_somebody_puts_into_its_directory_stays(world: World) -> None
 
 async def records(world: World) -> dict[str, ObjectMeta]:
     """The records that are there, by their addresses."""
-    found = (await world.demo.objects.list(CHAOS_EXPERIMENT_HISTORY)).items
+    found = (await world.context.objects.list(CHAOS_EXPERIMENT_HISTORY)).items
     return {str(CHAOS_EXPERIMENT_HISTORY.address(one.metadata.key)): one.metadata for one in found}
 
 
@@ -331,13 +339,13 @@ async def recorded_by_hand(world: World, copied: ObjectMeta) -> str:
         execution=Execution(start_time="2023-11-14T00:00:00Z", status="success", message="my own record"),
     )
     given = ObjectMeta(name=copied.name, labels=copied.labels, annotations=copied.annotations)
-    record, is_new = await write_record(world.demo.objects, spec, namespace="chaos-system", given=given)
+    record, is_new = await write_record(world.context.objects, spec, namespace="chaos-system", given=given)
     assert is_new
     return record.metadata.uid
 
 
 async def test_a_record_that_a_person_makes_under_the_name_and_the_label_of_one_that_went_stays(world: World) -> None:
-    service = LocalService(world.demo.place, world.caller)
+    service = LocalService(world.context.place, world.caller)
     await world.demo.start()
     await world.loop.tick()
     (first, second, again, *_), made = (await world.view()).things["history"], await records(world)
@@ -367,7 +375,7 @@ async def test_a_record_that_a_person_makes_under_the_name_and_the_label_of_one_
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_what_came_back_from_the_trash_is_removed_under_its_new_uid(world: World, times: int) -> None:
-    service = LocalService(world.demo.place, world.caller)
+    service = LocalService(world.context.place, world.caller)
     await world.demo.start()
     await world.loop.tick()
     address = (await world.view()).things["history"][0]
@@ -422,7 +430,7 @@ class KillingNotes:
 
 async def carry_out(world: World) -> None:
     """Do what controllers do for claims and captures, and let the captures go, as when their time is over."""
-    store = world.demo.objects
+    store = world.context.objects
     for claim in (await store.list(PERSISTENT_VOLUME_CLAIM)).items:
         body: dict[str, Any] = {"metadata": {"name": f"local-{claim.metadata.uid}"}, "spec": {}}
         await store.create(PERSISTENT_VOLUME, body)
@@ -445,28 +453,28 @@ async def carry_out(world: World) -> None:
 
 async def left_in(world: World) -> list[str]:
     """What is left of a demo on a folder on which there was nothing else, keys, files and artifacts among it."""
-    demo, folder = world.demo, world.folder
+    context, folder = world.context, world.folder
     kinds: list[Kind[Any]] = [VOLUME_CAPTURE_REQUEST, PERSISTENT_VOLUME_CLAIM, CHAOS_EXPERIMENT_HISTORY]
     kinds += [RETENTION_POLICY, OBJECT_KEEPER, VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME]
-    left = [f"{kind.kind}/{one.metadata.name}" for kind in kinds for one in (await demo.objects.list(kind)).items]
-    assert demo.workspaces is not None
-    left += [one.name for one in await demo.workspaces.list()]
-    left += [one.key for one in await demo.keys.app(APP).scan()]
+    left = [f"{kind.kind}/{one.metadata.name}" for kind in kinds for one in (await context.objects.list(kind)).items]
+    assert context.workspaces is not None
+    left += [one.name for one in await context.workspaces.list()]
+    left += [one.key for one in await context.keys.app(APP).scan()]
     return left + [str(path) for name in ("demo", "scratch") for path in folder.glob(f"{name}/**/*")]
 
 
-@pytest.mark.parametrize("what", sorted(demos._DOMAINS))
+@pytest.mark.parametrize("what", sorted(making._DOMAINS))
 async def test_a_process_that_is_killed_before_any_of_its_notes_leaves_nothing_that_stop_does_not_know(
     tmp_path: Path, scratch: None, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(demos, "_FIRST", (what,))
+    monkeypatch.setattr(making, "_FIRST", (what,))
     kills = 0
     for number in count(1):
         (folder := tmp_path / str(number)).mkdir()
         clock, is_killed = VirtualClock(wall_ns=BEGIN_NS), False
         async with AsyncExitStack() as stack:
             world = await opened(folder, clock, stack)
-            world.demo.notes = cast("Notes", KillingNotes(world.demo.notes, number))
+            world.context.notes = cast("Notes", KillingNotes(world.context.notes, number))
             await world.demo.start()
             try:
                 await world.loop.tick()
@@ -487,7 +495,7 @@ async def test_a_process_that_is_killed_before_any_of_its_notes_leaves_nothing_t
 async def test_a_stop_that_is_killed_before_any_of_its_notes_is_gone_on_with_by_the_next_one(
     tmp_path: Path, scratch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demos, "_FIRST", ("capture", "record"))
+    monkeypatch.setattr(making, "_FIRST", ("capture", "record"))
     for number in count(1):
         (folder := tmp_path / str(number)).mkdir()
         clock, is_killed = VirtualClock(wall_ns=BEGIN_NS), False
@@ -496,10 +504,10 @@ async def test_a_stop_that_is_killed_before_any_of_its_notes_is_gone_on_with_by_
             await world.demo.start()
             await world.loop.tick()
             await carry_out(world)
-            service, (address,) = LocalService(world.demo.place, world.caller), await records(world)
+            service, (address,) = LocalService(world.context.place, world.caller), await records(world)
             await service.delete(DeleteRequest(address=address))
             await service.undo(UndoRequest(address=address))
-            world.demo.notes = cast("Notes", KillingNotes(world.demo.notes, number))
+            world.context.notes = cast("Notes", KillingNotes(world.context.notes, number))
             try:
                 await world.demo.stop(world.caller)
             except KilledError:
@@ -518,7 +526,7 @@ async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:
     await world.demo.start()
     await world.loop.tick()
     told = await world.view()
-    service = LocalService(world.demo.place, world.caller)
+    service = LocalService(world.context.place, world.caller)
     for domain in ("history", "requests", "scratch", "workspaces"):
         address = next(one for one in told.things[domain] if not one.startswith("Persistent"))
         await service.hold(HoldRequest(address=address, reason="to see it stay"))
@@ -527,11 +535,11 @@ async def test_what_is_held_of_it_is_released_and_goes(world: World) -> None:
 
 
 async def test_what_a_legal_hold_keeps_is_told_with_its_reason_as_long_as_it_is_there(world: World) -> None:
-    world.demo.place = replace(world.demo.place, persons=lambda _scope, _domain: None)
+    world.context.place = replace(world.context.place, persons=lambda _scope, _domain: None)
     await world.demo.start()
     await world.loop.tick()
     address = next(one for one in (await world.view()).things["history"] if one.startswith("history/"))
-    service = LocalService(world.demo.place, world.caller)
+    service = LocalService(world.context.place, world.caller)
     await service.hold(HoldRequest(address=address, reason="a lawsuit", legal=True))
     assert (await world.view()).problems == {}
 
@@ -547,7 +555,7 @@ async def test_what_a_legal_hold_keeps_is_told_with_its_reason_as_long_as_it_is_
     await world.demo.start()
     assert (await world.view()).problems == {}, "it runs, and nothing is to be removed"
     await world.demo.stop(world.caller)
-    await LocalService(world.demo.place, Caller.token("ben")).release(ReleaseRequest(address=address, legal=True))
+    await LocalService(world.context.place, Caller.token("ben")).release(ReleaseRequest(address=address, legal=True))
     await world.pass_time(30)
     told = await world.view()
     assert told.is_empty
@@ -559,14 +567,14 @@ async def test_what_is_made_while_it_is_stopped_elsewhere_is_removed_at_the_next
 ) -> None:
     async with AsyncExitStack() as stack:
         other = await opened(world.folder, world.clock, stack)
-        make, stopped = world.demo._make_capture, []
+        make, stopped = world.demo.maker._make_capture, []
 
         async def stop_first(made: DemoMade) -> None:
             stopped.append(await other.demo.stop(other.caller))
             await make(made)
 
         await world.demo.start()
-        monkeypatch.setattr(world.demo, "_make_capture", stop_first)
+        monkeypatch.setattr(world.demo.maker, "_make_capture", stop_first)
         await world.loop.tick()
         assert stopped
         assert not (await world.view()).is_empty, "it was made after the stop"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.app.demo import DemoLoop
+from lapse.app.demo.running import DemoLoop
 from lapse.app.process import DecidingLoop
 from lapse.app.service import process_facts
 from lapse.core.clock import VirtualClock

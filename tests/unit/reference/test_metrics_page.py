@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from lapse.app.demo import DemoLoop
+from lapse.app.demo.running import DemoLoop
 from lapse.app.process import DecidingLoop
 from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock

@@ -10,7 +10,8 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from lapse.app.demo import Demo
+from lapse.app.demo.control import Demo
+from lapse.app.demo.note import DemoContext
 from lapse.app.live import live_changes
 from lapse.app.record import ProcessRecord, open_store
 from lapse.app.service import process_facts
@@ -223,12 +224,14 @@ async def api(
                 verbs=partial(LocalService, replace(place, process=facts)),
                 live=live,
                 demo=Demo(
-                    settings=load_settings({"state_dir": str(tmp_path)}).settings,
-                    place=place,
-                    objects=objects,
-                    keys=keys,
-                    workspaces=workspaces,
-                    notes=record.safety,
+                    DemoContext(
+                        settings=load_settings({"state_dir": str(tmp_path)}).settings,
+                        place=place,
+                        objects=objects,
+                        keys=keys,
+                        workspaces=workspaces,
+                        notes=record.safety,
+                    )
                 ),
             )
             share_routes(app)
