@@ -42,6 +42,7 @@ FOLDER_DOMAINS = {
     "client": ("web", "cli"),
     "clock": ("engine",),
     "core": ("engine",),
+    "db": ("engine",),
     "deploy": ("kube",),
     "domains": ("engine",),
     "files": ("engine",),

@@ -72,6 +72,7 @@ async def test_a_commit_ends_the_pause(writes: Writes, db: apsw.Connection) -> N
     await soon(task)
 
 
+@pytest.mark.process
 async def test_a_commit_of_another_process_ends_the_pause(writes: Writes, file: SQLiteFile) -> None:
     task, _ = waiting(writes)
     await settle()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lapse.core.clock import VirtualClock
+from lapse.core.duration import SECOND
 from lapse.history.api.kinds import Execution, ExperimentRef, HistorySpec
 from lapse.history.records import record
 from lapse.history.retention.completions import Completions, Experiment, labels_of
@@ -147,6 +149,43 @@ async def test_a_pass_that_failed_is_tried_again() -> None:
 
     assert heard.experiments == [ONE, ONE, ONE]
     assert heard.errors == ["StoreUnavailableError"] * 2
+
+
+async def test_an_experiment_whose_runs_end_one_after_the_other_is_passed_over_for_a_tenth_of_the_time() -> None:
+    class Busy(Script):
+        """A store in which a run of one experiment ends every second, for a hundred; and one of another."""
+
+        async def watch(self, *_: object, namespace: str, since: str) -> AsyncGenerator[Event[PartialObject], None]:
+            for number in range(100):
+                await heard.clock.sleep(1)
+                heard.appeared.append(heard.clock.monotonic_ns())
+                yield event(EventType.ADDED, ONE, f"{number}")
+                if number == 50:
+                    yield event(EventType.ADDED, TWO, f"{number}")
+            await asyncio.Event().wait()
+
+    class Slow(Heard):
+        """Each pass takes two seconds."""
+
+        appeared: list[int]
+        passed: list[tuple[Experiment, int]]
+
+        async def _completed(self, experiment: Experiment) -> ReconcileResult:
+            self.passed.append((experiment, self.clock.monotonic_ns()))
+            await self.clock.sleep(2)
+            return ReconcileResult()
+
+    heard = Slow(Busy())
+    heard.appeared, heard.passed = [], []
+    await heard.listen(200)
+
+    began = [moment for experiment, moment in heard.passed if experiment == ONE]
+    assert began[0] == heard.appeared[0]
+    assert 5 <= len(began) <= 7
+    assert all(after - before >= 20 * SECOND for before, after in pairwise(began))
+    assert began[-1] > heard.appeared[-1], "the last run that ended is passed over, too"
+    (other,) = [moment for experiment, moment in heard.passed if experiment == TWO]
+    assert other - heard.appeared[50] <= 2 * SECOND
 
 
 async def test_the_labels_of_an_experiment_are_those_that_its_records_carry() -> None:
