@@ -40,6 +40,7 @@ CHECK_SECONDS: Final = 5.0
 MOST_SUBSCRIBERS: Final = 240
 MOST_PER_HOLDER: Final = 80
 _NS: Final = 1_000_000_000
+_EARLY_NS: Final = _NS // 20
 _MS: Final = 1_000_000
 _LONGEST_PAUSE: Final = 30.0
 _UNKNOWN: Final = object()
@@ -143,6 +144,8 @@ class LiveChanges:
         """In the order in which they began."""
         self._ticking: asyncio.Task[None] | None = None
         self._reminded_ns = 0
+        self._postponed_ns: int | None = None
+        """When a source is to be read that was written too early for that; the next write may be far."""
         self._is_closed = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -240,16 +243,19 @@ class LiveChanges:
     async def _pause(self) -> None:
         if self._writes is None:
             await self.clock.sleep(TICK_SECONDS)
-        else:
-            await self._writes.pause(self.clock, least=TICK_SECONDS, most=UNTOLD_SECONDS)
+            return
+        left = None if self._postponed_ns is None else (self._postponed_ns - self.clock.monotonic_ns()) / _NS
+        most = UNTOLD_SECONDS if left is None else min(UNTOLD_SECONDS, max(0.0, left))
+        await self._writes.pause(self.clock, least=min(TICK_SECONDS, most), most=most)
 
     async def _look(self) -> None:
         now = self.clock.monotonic_ns()
         gates: dict[Callable[[], Hashable], Hashable] = {}
+        self._postponed_ns = None
         for one in self._watched:
-            if one.due_ns > now or one.is_looking:
+            is_early = one.due_ns > now or one.is_looking
+            if is_early and (one.source.gate is None or one.failures):
                 continue
-            one.due_ns = now + round(one.source.seconds * _NS)
             try:
                 gate = _read_gate(one.source.gate, gates)
             except Exception as error:  # noqa: BLE001 - see `_look_at`
@@ -257,6 +263,11 @@ class LiveChanges:
                 continue
             if gate is not None and gate == one.gate:
                 continue
+            if is_early:
+                again = max(one.due_ns, now + _EARLY_NS)
+                self._postponed_ns = again if self._postponed_ns is None else min(again, self._postponed_ns)
+                continue
+            one.due_ns = now + round(one.source.seconds * _NS)
             if one.source.is_slow:
                 one.looking = asyncio.create_task(self._look_at(one, gate), name=f"lapse-live-{one.source.topic}")
             else:

@@ -10,6 +10,7 @@ import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.errors import LapseError
+from lapse.db.sqlite.writes import Writes
 from lapse.web.api.errors import StoppingError, TooManyStreamsError
 from lapse.web.live import (
     CHECK_SECONDS,
@@ -26,6 +27,7 @@ from lapse.workspaces.model import WorkspaceId
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from pathlib import Path
 
 
 class Store:
@@ -329,3 +331,30 @@ async def test_who_comes_and_goes_is_a_change_and_that_it_becomes_known_who_is_t
     await activity.disconnect(lab, first, idle_seconds=0)
     seen.append(activity.fingerprint())
     assert len({*seen}) == len(seen)
+
+
+class Gated(Store):
+    """A store behind a gate, as a file is behind its version."""
+
+    def gate(self) -> Hashable:
+        return self.number
+
+
+async def test_what_was_written_just_after_a_look_is_told_within_a_tick_although_nothing_more_is_written(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "objects.db"
+    file.touch()
+    store, writes = Gated(), Writes([file])
+    live = LiveChanges([Source("objects", store.version, gate=store.gate)], clock=clock, writes=writes)
+    async with live.subscribe() as one:
+        await pass_time(clock, 3)
+        assert pending(one) is None
+        clock.advance(TICK_SECONDS / 2)
+        await settle()
+        await live.seen()  # a page that is asked for between two looks
+        store.number = 1
+        file.write_text("a")
+        await pass_time(clock, 2 * TICK_SECONDS)
+        assert pending(one) == {"objects"}
+    await live.close()

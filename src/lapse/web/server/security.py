@@ -13,6 +13,7 @@ framework runs before them. What a token allows is decided behind it, in `lapse.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ MAX_HEADER_LINES: Final = 100
 MOST_LARGE_BODIES: Final = 4
 """Large bodies that are read at once: what they take together is bounded, whoever sends them."""
 
-_log = get_logger("lapse.web")
+_log, _lines = get_logger("lapse.web"), logging.getLogger("lapse.web")
 _ORIGIN: Final = re.compile(r"https?://([^/@\s]+)")
 _USUAL_PORT: Final = {False: 80, True: 443}
 """By whether it is one with TLS."""
@@ -294,13 +295,18 @@ class Guard:
             _log.exception("request_failed", request=request_id, method=scope["method"], route=_route(scope))
             if answer.status is None:
                 await problem(InternalError(), request_id)(scope, receive, answer)
+        if _lines.isEnabledFor(logging.DEBUG):  # asked here: it takes a tenth of what the logger takes for it
+            self._tell(scope, request_id, answer.status)
+
+    @staticmethod
+    def _tell(scope: Scope, request_id: str, status: int | None) -> None:
         principal: Principal | None = scope.get(PRINCIPAL)
         _log.debug(
             "request",
             request=request_id,
             method=scope["method"],
             route=_route(scope),
-            status=answer.status,
+            status=status,
             token=principal.token_id if principal else None,
         )
 
