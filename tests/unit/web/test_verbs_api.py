@@ -411,7 +411,6 @@ async def test_a_hold_that_was_not_seen_is_told_to_who_may_release_it_and_to_nob
         refused = await ask(shop, scopes, "POST", "/release", {"address": LAB, "hash": "of-another"})
         assert refused.status_code == status
         assert ("audit" in refused.text) is (held.json()["hold"]["hash"] in refused.text) is (status == 412)
-    assert refused.json()["code"] == "ScopeMissingError"
     assert (await shop.client.get(f"{API}/why/{LAB}")).json()["verdict"] == "keep"
 
 
