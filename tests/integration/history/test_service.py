@@ -436,8 +436,12 @@ async def test_no_completion_deletes_what_is_older_than_the_policy_before_its_fi
     assert len(await world.left()) == 3
 
 
-async def _noted(world: World, *, at_least: int) -> bool:
-    return len(await world.outcomes()) >= at_least
+async def _noted(world: World, *, at_least: int, seconds: int = 0) -> bool:
+    """Whether there are so many outcomes; otherwise time passes, in which an experiment rests after a pass."""
+    if len(await world.outcomes()) >= at_least:
+        return True
+    world.clock.advance(seconds)
+    return False
 
 
 async def test_a_person_who_runs_a_pass_means_it(world: World) -> None:
@@ -621,7 +625,7 @@ async def test_experiments_of_the_same_name_in_two_namespaces_do_not_share_a_lim
             await world.run(namespace="two")
             world.clock.advance(HOUR)
         await world.run(namespace="one")
-        await until(lambda: _noted(world, at_least=1))
+        await until(lambda: _noted(world, at_least=1, seconds=1))
     assert len(await world.left()) == 6
 
 
@@ -643,7 +647,7 @@ async def test_without_hourly_passes_completions_still_count(world: World) -> No
     await world.runs(3)
     async with served(retention):
         await world.run()
-        await until(lambda: _noted(world, at_least=1))
+        await until(lambda: _noted(world, at_least=1, seconds=1))
     assert len(await world.left()) == 3
 
 
@@ -653,7 +657,7 @@ async def test_a_record_of_somebody_else_without_labels_is_no_completion_and_no_
         body = {"metadata": {"name": "odd", "namespace": NAMESPACE}, "spec": _bare()}
         await world.store.create(CHAOS_EXPERIMENT_HISTORY, body)
         await world.runs(4)
-        await until(lambda: _noted(world, at_least=1))
+        await until(lambda: _noted(world, at_least=1, seconds=1))
     assert "odd" in await world.left()
 
 

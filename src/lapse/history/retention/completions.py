@@ -2,10 +2,10 @@
 
 A watch without a cache: of each record nothing is kept but which experiment it belongs to, and that goes into a queue
 in which an experiment stands once, however many of its runs end. A pass reads all records of an experiment, so after
-one that experiment rests `_RESTS` times as long as it took: many runs that end one after the other, or an undo that
-brings many back, cost a part of the time and not a pass for each; after the last of them there is one all the same.
-What is missed (while nobody led, or when the store no longer keeps the changes) is made up for by the hourly pass, so
-nothing is listed here but to learn where to begin.
+one that experiment rests `_RESTS` times as long as it took, a minute at most: many runs that end one after the other,
+or an undo that brings many back, cost a part of the time and not a pass for each; after the last of them there is one
+all the same. What is missed (while nobody led, or when the store no longer keeps the changes) is made up for by the
+hourly pass, so nothing is listed here but to learn where to begin.
 
 No error ends it: a store that does not answer is asked again, later each time.
 """
@@ -37,6 +37,8 @@ Experiment = tuple[str, str, str]
 _LABELS: Final = (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME, EXPERIMENT_UID)
 _RESTS: Final = 9
 """So passes over one experiment take at most a tenth of the time."""
+_LONGEST_REST_NS: Final = 60 * SECOND
+"""However long a pass took: what is one too many goes within about that time."""
 _KIND: Final = metadata_only(CHAOS_EXPERIMENT_HISTORY)
 _log = get_logger("lapse.history.retention.completions")
 
@@ -106,7 +108,7 @@ class Completions:
             return await self._completed(experiment)
         finally:
             ended = self._clock.monotonic_ns()
-            self._rests[experiment] = ended + _RESTS * (ended - began)
+            self._rests[experiment] = ended + min(_LONGEST_REST_NS, _RESTS * (ended - began))
 
     async def _keep_watching(self) -> None:
         while True:
