@@ -85,7 +85,7 @@ def test_a_capture_is_asked_for_listed_shown_and_deleted_on_a_cluster(admin: Per
     assert listed == {name: value for name, value in shown.items() if name != "object"}
     assert shown["object"]["spec"]["target"]["name"] == "data"
     assert address in admin.run("show", address)[0]
-    assert admin.run("delete", "vcr/nightly", "--yes")[0] == f"Deleted: {address}.\n"
+    assert admin.run("delete", "vcr/nightly", "--yes")[0].startswith(f"Deleted: {address}.")
     absent = f"lapse: There is no request nightly in the namespace {admin.namespace}."
     assert admin.run("show", "nightly", code=1)[1].startswith(absent)
 
