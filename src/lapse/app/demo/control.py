@@ -17,7 +17,7 @@ import msgspec
 
 from lapse.app.demo.making import Maker
 from lapse.app.demo.note import APP, LABELS, POLICY, SCRATCH, DemoMade, DemoState
-from lapse.app.demo.removal import OwnThings, Removal
+from lapse.app.demo.removal import DemoRemoval, OwnThings
 from lapse.core.decision import Due
 from lapse.core.duration import Duration
 from lapse.core.identity import uuid
@@ -61,14 +61,14 @@ class Demo:
     """Lets the process look at once."""
     own: OwnThings = field(init=False)
     maker: Maker = field(init=False)
-    removal: Removal = field(init=False)
+    removal: DemoRemoval = field(init=False)
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of a pass that makes things and one that removes them, the second waits."""
 
     def __post_init__(self) -> None:
         """Put its parts together; nothing is read yet."""
         self.own, self.maker = OwnThings(self.context), Maker(self.context)
-        self.removal = Removal(self.context, self.own)
+        self.removal = DemoRemoval(self.context, self.own)
 
     async def status(self) -> DemoView:
         """See `DemoControl`."""
@@ -214,6 +214,6 @@ class Demo:
         await self.maker.make_more(made, alive=alive)
 
     async def remove(self, caller: Caller, *, is_asked: bool = True) -> None:
-        """Remove everything that is there; see `Removal.remove`."""
+        """Remove everything that is there; see `DemoRemoval.remove`."""
         async with self._alone:
             await self.removal.remove(caller, is_asked=is_asked)

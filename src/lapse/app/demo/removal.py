@@ -175,7 +175,7 @@ class OwnThings:
         return any(one.uid in known and not one.held for one in page.items)
 
 
-class Removal:
+class DemoRemoval:
     """Ends the things of the demo, and nothing else."""
 
     def __init__(self, context: DemoContext, own: OwnThings) -> None:
